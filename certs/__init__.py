@@ -1,0 +1,1 @@
+"""Certificates: issue, rotate, publish."""

@@ -1,0 +1,1 @@
+"""The admission webhook: AdmissionReview in, patch or verdict out."""
