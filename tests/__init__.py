@@ -1,0 +1,1 @@
+"""Tests, by layer: unit, golden, e2e, cluster."""
