@@ -6,14 +6,19 @@ producer  Producer -> spool  -> tail -> points -> stop rules -> reporter     (Pr
 ```
 Everything is read from files, so that it can be read again after a restart: what cannot be read again
 is written to a spool file first. A kind is a row of `KINDS`; nothing else in the collector knows it.
+
+A sidecar is paid for once per pod and may take 12 MiB before its first report, of which bare Python takes 9:
+so neither this module nor a source imports dataclasses, inspect, argparse, importlib or json's like unless
+it must (dataclasses alone is 2 MiB), and what is needed late is imported late.
 """
 
-import importlib
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from threading import Event
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from threading import Event
 
 from trialtap.argv import CollectorArgs
 from trialtap.points import MetricPoint
@@ -41,21 +46,25 @@ class Stamp:
         return self.last
 
 
-@dataclass(slots=True)
 class Findings:
     """What a source's parsers came across, for the log and for `trialtap collect`; one for all files.
 
     It is for people only: nothing is decided by it, and it is not kept over restarts.
+
+    Attributes:
+        lines: lines or records that held an asked-for name.
+        skipped: reason, a short phrase -> how many lines or records were skipped for it.
+        names: names seen, asked for or not -> how often (of a sample, where looking at all would be dear).
+        notes: sentences to be logged once; the run loop takes them out and logs them.
     """
 
-    lines: int = 0
-    """Lines or records that held an asked-for name."""
-    skipped: dict[str, int] = field(default_factory=dict)
-    """Reason, a short phrase -> how many lines or records were skipped for it."""
-    names: dict[str, int] = field(default_factory=dict)
-    """Names seen, asked for or not -> how often (of a sample, where looking at all would be dear)."""
-    notes: list[str] = field(default_factory=list)
-    """Sentences to be logged once; the run loop takes them out and logs them."""
+    __slots__ = ("lines", "names", "notes", "skipped")
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.skipped: dict[str, int] = {}
+        self.names: dict[str, int] = {}
+        self.notes: list[str] = []
 
     def skip(self, reason: str, count: int = 1) -> None:
         """Count something that could not be read."""
@@ -122,7 +131,7 @@ class Producer(Protocol):
 
     findings: Findings
 
-    def run(self, write: "Write", stopped: Event, cursor: Any) -> None:
+    def run(self, write: "Write", stopped: "Event", cursor: Any) -> None:
         """Produce points until `stopped` is set; runs in a thread of its own, and may block for 1 s.
 
         What it raises is logged, and it is run again after a pause. When it returns before
@@ -179,7 +188,8 @@ def make(args: CollectorArgs) -> Source:
     if kind not in KINDS:
         raise ValueError(f"--kind {kind}: no source of this image reads it; one of {', '.join(KINDS)} does")
     module, _, name = KINDS[kind].partition(":")
-    source: Source = getattr(importlib.import_module(module), name)(args)
+    __import__(module)
+    source: Source = getattr(sys.modules[module], name)(args)
     return source
 
 

@@ -1,12 +1,16 @@
 """The collector's command line, written by the webhook and read by the collector. Standard library only.
 
 Katib's flags keep their names and meaning, so that either side may be Katib's own; ours come on top.
+
+A sidecar is paid for once per pod: argparse and dataclasses would cost each of them 2 MiB of memory, so
+argv is read from the table below, and argparse is imported only to print `--help`.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import argparse
 
 KINDS: Final = ("StdOut", "File", "TensorFlowEvent", "PrometheusMetric", "Custom")
 """Collector kinds that have a sidecar."""
@@ -51,8 +55,7 @@ class StopRule(NamedTuple):
         return f"{self.name};{self.value};{self.comparison};{self.start_step}"
 
 
-@dataclass(frozen=True, slots=True)
-class CollectorArgs:
+class CollectorArgs(NamedTuple):
     """What a collector is told.
 
     `kind` is set by our webhook and selects the native sidecar's lifecycle. It is None when Katib's own
@@ -168,14 +171,11 @@ _FLAGS: Final = (
 _JOINED: Final = {"metrics"}
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
+def parser() -> "argparse.ArgumentParser":
+    """Build the parser that prints `--help`; argv itself is read by `parse`."""
+    import argparse  # noqa: PLC0415 - see the module's docstring
 
-
-def parser() -> argparse.ArgumentParser:
-    """Build the parser that `--help` prints; it raises ValueError where argparse would exit."""
-    result = _Parser(
+    result = argparse.ArgumentParser(
         prog="trialtap-collector",
         description="Reads a training's metrics and reports them.",
         allow_abbrev=False,
@@ -194,16 +194,16 @@ def parse(argv: Sequence[str]) -> CollectorArgs:
     Raises:
         ValueError: a flag is unknown, lacks its value or has a wrong one; the message names it.
     """
-    given = vars(parser().parse_args(_split_equals(argv)))
     values: dict[str, object] = {}
-    for flag in _FLAGS:
-        raw = given[flag.attribute]
-        if raw is None:
-            continue
+    for name, text in _given(argv):
+        flag = _BY_NAME[name]
         try:
-            values[flag.attribute] = tuple(map(flag.read, raw)) if flag.repeated else flag.read(raw)
+            value = flag.read(text)
         except ValueError as error:
             raise ValueError(f"{flag.flags[0]}: {error}") from None
+        if flag.repeated:
+            value = (*values.get(flag.attribute, ()), value)  # type: ignore[misc]
+        values[flag.attribute] = value
     for needed in ("trial", "metrics"):
         if not values.get(needed):
             raise ValueError(f"{next(f.flags[0] for f in _FLAGS if f.attribute == needed)}: missing or empty")
@@ -233,20 +233,26 @@ def _text(flag: _Flag, value: object) -> str:
     return str(value)
 
 
-def _split_equals(argv: Sequence[str]) -> list[str]:
-    """Give every flag its value as `--long=value`, which argparse takes whatever the value begins with."""
-    long = {name: flag.flags[-1] for flag in _FLAGS for name in (*flag.flags, *(f"-{f}" for f in flag.flags))}
-    result: list[str] = []
+_BY_NAME: Final = {
+    name: flag
+    for flag in _FLAGS
+    for long in flag.flags
+    for name in (long, f"-{long.lstrip('-')}", f"--{long.lstrip('-')}")
+}
+
+
+def _given(argv: Sequence[str]) -> list[tuple[str, str]]:
+    """Pair each flag with its value, whatever the value begins with."""
+    result: list[tuple[str, str]] = []
     rest = iter(argv)
     for word in rest:
         name, equals, value = word.partition("=")
-        if name not in long:
-            result.append(word)
-            continue
+        if name not in _BY_NAME:
+            raise ValueError(f"{word}: no such flag; --help lists them")
         if not equals:
             following = next(rest, None)
             if following is None:
                 raise ValueError(f"{name}: a value must follow")
             value = following
-        result.append(f"{long[name]}={value}")
+        result.append((name, value))
     return result
