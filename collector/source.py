@@ -55,25 +55,31 @@ class Findings:
         lines: lines or records that held an asked-for name.
         skipped: reason, a short phrase -> how many lines or records were skipped for it.
         names: names seen, asked for or not -> how often (of a sample, where looking at all would be dear).
+        shapes: name -> how it stood where it was first seen, `accuracy : 0.9` say, where that tells more.
         notes: sentences to be logged once; the run loop takes them out and logs them.
     """
 
-    __slots__ = ("lines", "names", "notes", "skipped")
+    __slots__ = ("lines", "names", "notes", "shapes", "skipped")
 
     def __init__(self) -> None:
         self.lines = 0
         self.skipped: dict[str, int] = {}
         self.names: dict[str, int] = {}
+        self.shapes: dict[str, str] = {}
         self.notes: list[str] = []
 
     def skip(self, reason: str, count: int = 1) -> None:
         """Count something that could not be read."""
         self.skipped[reason] = self.skipped.get(reason, 0) + count
 
-    def saw(self, name: str, limit: int = 200) -> None:
+    def saw(self, name: str, shape: str = "", limit: int = 200) -> None:
         """Count a name; past `limit` different ones new names are not kept."""
-        if name in self.names or len(self.names) < limit:
-            self.names[name] = self.names.get(name, 0) + 1
+        if name in self.names:
+            self.names[name] += 1
+        elif len(self.names) < limit:
+            self.names[name] = 1
+            if shape:
+                self.shapes[name] = shape
 
 
 class Parser(Protocol):
