@@ -64,8 +64,8 @@ class Cluster(Protocol):
     def trial(self, uid: str) -> JSON | None:
         """The Trial of this UID, from the cache."""
 
-    def trials_named(self, namespace: str, name: str) -> Sequence[str]:
-        """Names of the namespace's unfinished Trials that `name` begins with, longest first."""
+    def trials_named(self, namespace: str, name: str) -> Sequence[JSON]:
+        """The namespace's unfinished Trials whose names begin `name`, longest first."""
 
     def namespace(self, name: str) -> JSON | None:
         """The Namespace, from the cache."""
@@ -78,6 +78,9 @@ class Cluster(Protocol):
 
         A document that cannot be read counts as none and is logged when it is seen.
         """
+
+    def suggestion(self, namespace: str, name: str) -> JSON | None:
+        """The Suggestion of the experiment of this name, from the cache."""
 
     async def scope(self, api_version: str, kind: str) -> bool:
         """Whether objects of this kind live in namespaces.
@@ -134,26 +137,24 @@ def finished(trial: Mapping[str, Any]) -> bool:
 
 
 class TrialNames:
-    """The names of unfinished Trials by namespace, to ask which of them begin a given name."""
+    """The UIDs of unfinished Trials by namespace and name, to ask which of them begin a given name."""
 
     def __init__(self) -> None:
-        self._names: dict[str, set[str]] = {}
+        self._uids: dict[tuple[str, str], str] = {}
 
-    def add(self, namespace: str, name: str) -> None:
+    def add(self, namespace: str, name: str, uid: str) -> None:
         """Count this Trial as unfinished."""
-        self._names.setdefault(namespace, set()).add(name)
+        self._uids[(namespace, name)] = uid
 
-    def discard(self, namespace: str, name: str) -> None:
+    def discard(self, namespace: str, name: str, uid: str) -> None:
         """Count this Trial no more."""
-        if (held := self._names.get(namespace)) is not None:
-            held.discard(name)
-            if not held:
-                del self._names[namespace]
+        if self._uids.get((namespace, name)) == uid:
+            del self._uids[(namespace, name)]
 
-    def beginning(self, namespace: str, name: str) -> Sequence[str]:
-        """Those of the namespace that `name` begins with, longest first."""
-        held = self._names.get(namespace) or frozenset()
-        return [name[:n] for n in range(len(name), 0, -1) if name[:n] in held]
+    def beginning(self, namespace: str, name: str) -> list[str]:
+        """UIDs of those in the namespace whose names begin `name`, the longest name first."""
+        found = (self._uids.get((namespace, name[:length])) for length in range(len(name), 0, -1))
+        return [uid for uid in found if uid is not None]
 
 
 class ObjectsCluster:
@@ -188,13 +189,13 @@ class ObjectsCluster:
         """See `Cluster`."""
         return self._trials.get(uid)
 
-    def trials_named(self, namespace: str, name: str) -> Sequence[str]:
+    def trials_named(self, namespace: str, name: str) -> Sequence[JSON]:
         """See `Cluster`."""
         held = TrialNames()
-        for trial in self._trials.values():
+        for uid, trial in self._trials.items():
             if not finished(trial):
-                held.add(trial["metadata"].get("namespace", ""), trial["metadata"].get("name", ""))
-        return held.beginning(namespace, name)
+                held.add(trial["metadata"]["namespace"], trial["metadata"].get("name", ""), uid)
+        return [self._trials[uid] for uid in held.beginning(namespace, name)]
 
     def namespace(self, name: str) -> JSON | None:
         """See `Cluster`."""
@@ -210,6 +211,10 @@ class ObjectsCluster:
             if (group, kind, name) == ("", "ConfigMap", names.KATIB_CONFIG):
                 return read_katib_config(item)
         return None
+
+    def suggestion(self, namespace: str, name: str) -> JSON | None:
+        """See `Cluster`."""
+        return self._objects.get((names.GROUP, "Suggestion", namespace, name))
 
     async def scope(self, api_version: str, kind: str) -> bool:
         """See `Cluster`."""

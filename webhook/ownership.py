@@ -162,10 +162,11 @@ class _Walk:
         unknown: list[Reference] = []
         for owner in level:
             known = self.memory.recall(self.namespace, owner, self.cluster)
-            if known is None:
-                unknown.append(owner)
-            elif known.trial is not None:
+            if known and known.trial is not None:
                 return known._replace(chain=self._chain(owner))
+            if known is None or self.parents[owner] is not None:
+                # 'None' is believed of the pod's own owners only: further up, its age would add to theirs.
+                unknown.append(owner)
         if self.gets + len(unknown) > MAX_GETS:
             self.faults.append(f"the pod has more than {MAX_GETS} owners to read")
             unknown = unknown[: MAX_GETS - self.gets]
@@ -254,12 +255,11 @@ def _matches(obj: Mapping[str, Any], owner: Reference, namespace: str) -> bool:
     )
 
 
-def suspects(pod: Mapping[str, Any], namespace: str, cluster: Cluster) -> list[str]:
-    """Names of unfinished Trials whose pod this may be, judged by names alone.
+def suspects(pod: Mapping[str, Any], namespace: str, cluster: Cluster) -> list[JSON]:
+    """Unfinished Trials whose pod this may be, judged by names alone.
 
     Used only where owners cannot be read: a Trial's name begins the names of what it makes.
     """
     metadata = pod.get("metadata") or {}
     candidates = [metadata.get("name"), metadata.get("generateName"), *(o.name for o in owners_of(pod))]
-    found = [t for name in candidates if isinstance(name, str) for t in cluster.trials_named(namespace, name)]
-    return list(dict.fromkeys(found))
+    return [t for name in candidates if isinstance(name, str) for t in cluster.trials_named(namespace, name)]

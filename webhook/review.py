@@ -1,9 +1,12 @@
-"""What an admission handler answers: a verdict with a patch, or a refusal with its causes."""
+"""AdmissionReview in, verdict out: what a handler is asked and what it answers (admission.k8s.io/v1)."""
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, cast
+
+import orjson
 
 JSON = dict[str, Any]
 
@@ -55,3 +58,163 @@ class Verdict:
     refusal: Refusal | None = None
     decision: str = ""
     """One word or sentence for the log: injected, or why not."""
+
+
+REVIEW_API_VERSION: Final = "admission.k8s.io/v1"
+
+
+class Malformed(ValueError):  # noqa: N818 - the answer to a request, not an error of ours
+    """The body is no AdmissionReview that can be answered: an HTTP status, not a verdict."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The part of an AdmissionRequest that decides anything (admission.k8s.io/v1)."""
+
+    uid: str
+    operation: str
+    """CREATE, UPDATE, DELETE or CONNECT"""
+    kind: str
+    group: str
+    version: str
+    namespace: str
+    """Namespace of the request, which the object itself may lack; "" for what lives in none."""
+    name: str
+    """Name of the object; "" while the API server has yet to make one from generateName."""
+    subresource: str
+    object: JSON
+    """The object as asked for; empty on DELETE."""
+    old_object: JSON
+    """The object as stored; empty on CREATE."""
+    dry_run: bool
+    user: JSON
+    """`userInfo` of whoever asks: username, uid, groups, extra."""
+
+    @property
+    def label(self) -> str:
+        """The object's name as people know it: its name, or its generateName and `…`."""
+        metadata = self.object.get("metadata") or {}
+        generate = metadata.get("generateName") if isinstance(metadata, dict) else None
+        return self.name or (f"{generate}…" if generate else "?")
+
+
+def parse(body: bytes) -> Request:
+    """Read an AdmissionReview.
+
+    Raises:
+        Malformed: it is no JSON, no AdmissionReview of v1, or lacks its request's uid; with the HTTP status.
+    """
+    try:
+        review = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Malformed(400, f"body: not JSON: {error}") from None
+    if not isinstance(review, dict) or review.get("kind") != "AdmissionReview":
+        raise Malformed(400, f"body: must be an AdmissionReview of {REVIEW_API_VERSION}")
+    if review.get("apiVersion") != REVIEW_API_VERSION:
+        raise Malformed(
+            400,
+            f"apiVersion: {review.get('apiVersion')!r} is not answered here: "
+            f"list v1 in the webhook's admissionReviewVersions",
+        )
+    request = review.get("request")
+    if not isinstance(request, dict):
+        raise Malformed(400, "request: missing")
+    return _request(request)
+
+
+def _request(request: JSON) -> Request:
+    kind = request.get("kind")
+    texts = {
+        "request.uid": request.get("uid"),
+        "request.operation": request.get("operation"),
+        "request.kind.kind": kind.get("kind") if isinstance(kind, dict) else None,
+    }
+    for path, text in texts.items():
+        if not isinstance(text, str) or not text:
+            raise Malformed(400, f"{path}: missing")
+    kind = cast("JSON", kind)
+    return Request(
+        uid=request["uid"],
+        operation=request["operation"],
+        kind=kind["kind"],
+        group=_text(kind, "group"),
+        version=_text(kind, "version"),
+        namespace=_text(request, "namespace"),
+        name=_text(request, "name"),
+        subresource=_text(request, "subResource"),
+        object=_mapping(request, "object"),
+        old_object=_mapping(request, "oldObject"),
+        dry_run=request.get("dryRun") is True,
+        user=_mapping(request, "userInfo"),
+    )
+
+
+def _text(of: JSON, key: str) -> str:
+    value = of.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise Malformed(400, f"request.{key}: must be a string")
+    return value
+
+
+def _mapping(of: JSON, key: str) -> JSON:
+    value = of.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Malformed(400, f"request.{key}: must be an object")
+    return value
+
+
+def answer(request: Request, verdict: Verdict) -> bytes:
+    """The AdmissionReview that carries a verdict back.
+
+    Raises:
+        Malformed: the patch is nested too deeply to be written (only parts of the request can be that deep).
+    """
+    response: JSON = {"uid": request.uid, "allowed": verdict.refusal is None}
+    if verdict.refusal is not None:
+        response["status"] = status_of(request, verdict.refusal)
+    elif verdict.patch:
+        try:
+            patch = orjson.dumps(verdict.patch)
+        except TypeError as error:
+            raise Malformed(400, f"request.object: cannot be patched: {error}") from None
+        response["patchType"] = "JSONPatch"
+        response["patch"] = b64encode(patch).decode("ascii")
+    if verdict.warnings:
+        response["warnings"] = [bounded(warning, WARNING_CHARACTERS) for warning in verdict.warnings]
+    return orjson.dumps(
+        {"apiVersion": REVIEW_API_VERSION, "kind": "AdmissionReview", "response": response},
+    )
+
+
+WARNING_CHARACTERS: Final = 512
+"""Longer warnings may be cut by the API server (it keeps 4096 characters of all warnings of a request)."""
+
+
+def bounded(text: str, most: int) -> str:
+    """The text, cut with `…` when it is longer than `most` characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def status_of(request: Request, refusal: Refusal) -> JSON:
+    """The `metav1.Status` that kubectl prints for a refusal."""
+    status: JSON = {
+        "status": "Failure",
+        "message": refusal.message,
+        "reason": str(refusal.reason),
+        "code": refusal.code,
+    }
+    details: JSON = {"name": request.name, "group": request.group, "kind": request.kind}
+    if refusal.causes:
+        details["causes"] = [
+            {"reason": c.reason, "message": c.message, "field": c.field} for c in refusal.causes
+        ]
+    status["details"] = details
+    return status

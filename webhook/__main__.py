@@ -1,0 +1,114 @@
+"""`python -m webhook`: reads flags and files, puts the parts together, serves until told to stop."""
+
+import argparse
+import asyncio
+import datetime as dt
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from trialtap import tls
+from webhook import app, pods, server
+from webhook import settings as settings_file
+from webhook.cluster import JSON, Cluster, ObjectsCluster
+from webhook.events import Events
+from webhook.server import Address
+from webhook.settings import Settings
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve; 0 when told to stop, 1 with one line on stderr when it cannot start."""
+    args = _parser().parse_args(argv)
+    try:
+        settings = settings_file.load(args.settings) if args.settings else Settings()
+        files = tls.Files(args.cert, args.key)
+        serving = tls.Serving()
+        serving.use(files.read())
+        asyncio.run(_serve(args, settings, files, serving))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        print(f"webhook: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m webhook", description=__doc__)
+    parser.add_argument(
+        "--listen",
+        type=Address.parse,
+        default="0.0.0.0:8443",
+        metavar="HOST:PORT",
+        help="HTTPS (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--metrics-listen",
+        type=Address.parse,
+        default="0.0.0.0:8080",
+        metavar="HOST:PORT",
+        help="metrics, plain HTTP (default: %(default)s)",
+    )
+    parser.add_argument("--cert", required=True, type=Path, metavar="FILE", help="certificate chain, PEM")
+    parser.add_argument("--key", required=True, type=Path, metavar="FILE", help="its private key, PEM")
+    parser.add_argument("--settings", type=Path, metavar="FILE", help="settings, YAML (default: none needed)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--objects",
+        type=Path,
+        metavar="FILE",
+        help="answer from these objects (YAML or JSON), without a cluster",
+    )
+    where.add_argument(
+        "--kubeconfig", type=Path, metavar="FILE", help="the cluster (default: the one this pod runs in)"
+    )
+    return parser
+
+
+async def _serve(
+    args: argparse.Namespace, settings: Settings, files: tls.Files, serving: tls.Serving
+) -> None:
+    cluster = ObjectsCluster(read_objects(args.objects))
+    handler = pods.Pods(events=Events(cluster))
+    metrics_address, stop_metrics = server.serve_metrics(args.metrics_listen)
+
+    def faults() -> list[str]:
+        return [fault for fault in (serving.fault(dt.datetime.now(dt.UTC)), _cluster_fault(cluster)) if fault]
+
+    def listening(address: Address) -> None:
+        print(f"webhook ready https={address} metrics={metrics_address}", flush=True)
+
+    application = app.create({"/mutate-pod": handler.mutate}, cluster, settings, faults)
+    follow = asyncio.create_task(serving.follow(files, _log))
+    try:
+        await server.https(application, args.listen, serving.context, listening).serve()
+    finally:
+        follow.cancel()
+        stop_metrics()
+
+
+def _cluster_fault(cluster: Cluster) -> str:
+    return "" if cluster.synced else "the API server has not been reached yet"
+
+
+def _log(message: str) -> None:
+    print(f"webhook: {message}", file=sys.stderr, flush=True)
+
+
+def read_objects(path: Path) -> list[JSON]:
+    """The objects of a YAML or JSON file, several documents and lists too.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it holds something that is no Kubernetes object.
+    """
+    documents = [d for d in yaml.safe_load_all(path.read_text(encoding="utf-8")) if d is not None]
+    flat = [item for d in documents for item in (d if isinstance(d, list) else [d])]
+    for item in flat:
+        if not isinstance(item, dict) or "kind" not in item:
+            raise ValueError(f"{path}: holds {str(item)[:60]!r}, which is no Kubernetes object")
+    return flat
+
+
+if __name__ == "__main__":
+    sys.exit(main())
