@@ -80,8 +80,6 @@ class Bus:
         if not self._waiting:
             return
         with self._lock:
-            woken = {
-                subscription for name in trial_names for subscription in self._waiting.get(name, ())
-            }
+            woken = {subscription for name in trial_names for subscription in self._waiting.get(name, ())}
         for subscription in woken:
             subscription.wake()

@@ -21,7 +21,8 @@ from sqlalchemy import delete as delete_from
 from sqlalchemy import update as update_of
 
 from dbmanager.bus import Bus
-from dbmanager.databases import Database, connect, database_errors, same_text, unavailable
+from dbmanager.databases import Database, database_errors, same_text, unavailable
+from dbmanager.migrate import connect
 from dbmanager.rows import (
     AmbiguousError,
     MetricSummary,
@@ -279,9 +280,7 @@ class Store:
             )
         )
 
-    def _belongs(
-        self, connection: Connection, trial_name: str, namespace: str | None
-    ) -> ColumnElement[bool]:
+    def _belongs(self, connection: Connection, trial_name: str, namespace: str | None) -> ColumnElement[bool]:
         """Which rows are that trial's.
 
         Rows without a namespace are the trial's as long as no second namespace holds one of that name.
@@ -328,7 +327,14 @@ class Store:
 
 
 def _row(  # noqa: PLR0917 - a row's columns
-    id_: int, at: str | None, ns: int, name: str, value: str, step: int | None, namespace: str | None, stream: str | None
+    id_: int,
+    at: str | None,
+    ns: int,
+    name: str,
+    value: str,
+    step: int | None,
+    namespace: str | None,
+    stream: str | None,
 ) -> Row:
     if at is None:
         at = "0001-01-01 00:00:00.000000"
