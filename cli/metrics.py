@@ -1,6 +1,6 @@
 """Print the metrics of a trial as a table, or plot them in the terminal.
 
-examples:
+Examples:
   trialtap metrics random-7f3a --db trials.db
   trialtap metrics random-7f3a --db http://localhost:8080 --metric loss --plot
   trialtap metrics random-7f3a --db katib-db-manager.kubeflow:6789 --output csv
