@@ -1,0 +1,221 @@
+"""The collector's container: what it runs, may do, sees and is told."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trialtap import argv, names
+from trialtap.argv import CollectorArgs, StopRule
+from trialtap.objects import Trial
+from webhook.command import escape
+from webhook.katibconfig import CollectorConfig
+from webhook.review import JSON, Reason, Refusal
+from webhook.settings import Resources, Settings
+
+WAIT_READY: Final = {"postStart": {"exec": {"command": ["tap", "--wait-ready"]}}}
+"""Readiness: the kubelet runs it before it starts the next container, and a startupProbe costs a second."""
+DEFAULT_GRACE: Final = 30
+"""terminationGracePeriodSeconds where a pod sets none (Kubernetes API)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A row of the table of collector kinds."""
+
+    container: str
+    """Name of the sidecar."""
+    copies: bool = False
+    """`tap` copies the training's output for it."""
+    files: bool = False
+    """It reads files that the training writes, and so needs their volume and their user."""
+    directory: bool = False
+    """Its path is a directory."""
+    formatted: bool = False
+    """The source's format (TEXT, JSON) is passed on."""
+    echoes: bool = False
+    """It repeats the training's lines, since Katib's UI and SDK read a trial's log from it."""
+    port: bool = False
+    """It scrapes a port."""
+
+
+KINDS: Final = {
+    "StdOut": Kind(names.LOGGER_CONTAINER, copies=True, formatted=True, echoes=True),
+    "File": Kind(names.LOGGER_CONTAINER, files=True, formatted=True),
+    "TensorFlowEvent": Kind(names.COLLECTOR_CONTAINER, files=True, directory=True),
+    "PrometheusMetric": Kind(names.COLLECTOR_CONTAINER, port=True),
+    "Custom": Kind(names.COLLECTOR_CONTAINER, files=True, formatted=True),
+}
+"""Collector kinds that have a sidecar. Push has none: the training itself reports."""
+WITHOUT_SIDECAR: Final = ("Push", "None")
+
+
+def collector_args(
+    trial: Trial,
+    pod: JSON,
+    container: JSON,
+    *,
+    settings: Settings,
+    namespace: str,
+    early_stop_address: str,
+    wait_all: bool | None,
+) -> list[str]:
+    """The sidecar's `args`, escaped for the kubelet, which expands `$(VAR)` and `$$` in them.
+
+    Raises:
+        Refusal: PrometheusMetric names a port that the training container does not have.
+    """
+    spec, source = trial.spec, trial.spec.metrics_collector
+    kind = KINDS[source.kind]
+    grace = pod["spec"].get("terminationGracePeriodSeconds")
+    written = argv.write(
+        CollectorArgs(
+            trial=trial.metadata.name,
+            metrics=spec.objective.metric_names,
+            objective_type=spec.objective.type or "minimize",
+            db_address=settings.db_address,
+            path=names.TAP_OUTPUT if kind.copies else source.path,
+            filters=source.filters,
+            format=source.format if kind.formatted else None,
+            wait_all=True if wait_all is None else wait_all,
+            stop_rules=tuple(
+                StopRule(rule.name, rule.value, rule.comparison, rule.start_step)
+                for rule in spec.early_stopping_rules or ()
+            ),
+            early_stop_address=early_stop_address,
+            kind=source.kind,
+            namespace=namespace,
+            port=_port(source.port, container) if kind.port else 0,
+            grace=float(max(DEFAULT_GRACE if grace is None else grace, settings.sidecar.flush_grace_seconds)),
+            attempt=attempt(trial),
+            keep=settings.sidecar.keep,
+            echo=kind.echoes,
+        )
+    )
+    return [escape(word) if "$" in word else word for word in written]
+
+
+def attempt(trial: Trial) -> int:
+    """Number of the attempt that the trial's pods now are, from 0 (an annotation of the Trial)."""
+    text = (trial.metadata.annotations or {}).get(names.ATTEMPT_ANNOTATION, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def build(
+    kind: str,
+    args: list[str],
+    *,
+    pod: JSON,
+    container: JSON,
+    settings: Settings,
+    config: CollectorConfig,
+    resources: JSON,
+    mounts: Iterable[JSON],
+    env: Iterable[JSON] = (),
+) -> JSON:
+    """The sidecar of every kind but Custom, a native one (init container with restartPolicy Always)."""
+    image = (
+        config.image if settings.sidecar.image_from_katib_config and config.image else settings.sidecar.image
+    )
+    sidecar: JSON = {
+        "name": KINDS[kind].container,
+        "image": image,
+        "imagePullPolicy": config.pull_policy or settings.sidecar.pull_policy,
+        "args": args,
+        "restartPolicy": "Always",
+        "env": [*environment(settings), *env],
+        "volumeMounts": [*mounts, *own_mounts(settings)],
+        "lifecycle": WAIT_READY,
+        "securityContext": security_context(pod, container, like_training=KINDS[kind].files),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if resources:
+        sidecar["resources"] = resources
+    return sidecar
+
+
+def environment(settings: Settings) -> list[JSON]:
+    """Variables of a collector of ours."""
+    env: list[JSON] = [
+        {
+            "name": names.POD_NAME_ENV,
+            "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}},
+        }
+    ]
+    if settings.db_ca:
+        env.append({"name": names.DB_CA_ENV, "value": settings.db_ca})
+    return env
+
+
+def own_mounts(settings: Settings) -> list[JSON]:
+    """The folder of API tokens emptied, and the token for the DB manager where writers prove themselves.
+
+    Without the first the service-account admission plugin would put the user's API token into the sidecar.
+    """
+    mounts: list[JSON] = [
+        {"name": names.NO_API_TOKEN_VOLUME, "mountPath": names.SERVICE_ACCOUNT_DIRECTORY, "readOnly": True}
+    ]
+    if settings.token_audience:
+        directory = names.TOKEN_FILE.rpartition("/")[0]
+        mounts.append({"name": names.TOKEN_VOLUME, "mountPath": directory, "readOnly": True})
+    return mounts
+
+
+def own_volumes(settings: Settings) -> list[JSON]:
+    """The volumes behind `own_mounts`."""
+    volumes: list[JSON] = [{"name": names.NO_API_TOKEN_VOLUME, "emptyDir": {}}]
+    if settings.token_audience:
+        token = {"audience": settings.token_audience, "expirationSeconds": 3600, "path": "token"}
+        volumes.append(
+            {"name": names.TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}
+        )
+    return volumes
+
+
+def security_context(pod: JSON, container: JSON, *, like_training: bool) -> JSON:
+    """What Pod Security's `restricted` asks for, and no more than the pod itself allows.
+
+    `runAsNonRoot` is left out where the sidecar would run as root, since the kubelet would refuse to start it.
+    User and group are the training's only where files of its are read (`like_training`); elsewhere none are
+    set, so that ranges such as OpenShift's hold. SELinux options are the training container's.
+    """
+    of_pod: JSON = pod["spec"].get("securityContext") or {}
+    of_training: JSON = container.get("securityContext") or {}
+    context: JSON = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    user = of_pod.get("runAsUser")
+    if like_training:
+        user = of_training.get("runAsUser", user)
+        group = of_training.get("runAsGroup", of_pod.get("runAsGroup"))
+        context.update(
+            {key: value for key, value in (("runAsUser", user), ("runAsGroup", group)) if value is not None}
+        )
+    if user != 0:
+        context["runAsNonRoot"] = True
+    if labels := of_training.get("seLinuxOptions"):
+        context["seLinuxOptions"] = labels
+    return context
+
+
+def resources_of(resources: JSON) -> Resources:
+    """katib-config's resources as settings have them."""
+    return Resources(
+        requests={str(k): str(v) for k, v in (resources.get("requests") or {}).items()},
+        limits={str(k): str(v) for k, v in (resources.get("limits") or {}).items()},
+    )
+
+
+def _port(port: Any, container: JSON) -> int:
+    if isinstance(port, int) or str(port).isdigit():
+        return int(port)
+    for known in container.get("ports") or ():
+        if known.get("name") == port:
+            return int(known["containerPort"])
+    raise Refusal(
+        Reason.INVALID,
+        f"spec.metricsCollector.source.httpGet.port: container {container['name']!r} has no port named {port!r};"
+        " write a number, or name the port there",
+    )

@@ -1,0 +1,30 @@
+"""What was read from outside pod and trial before an injection is planned."""
+
+from dataclasses import dataclass, field
+
+from webhook.command import Entrypoint
+from webhook.review import JSON
+from webhook.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Everything outside pod and trial that decides what the pod gets; whoever calls has read it."""
+
+    settings: Settings = field(default_factory=Settings)
+    namespace: str = "default"
+    """Namespace of the request; the pod itself may lack it."""
+    namespace_labels: dict[str, str] = field(default_factory=dict)
+    """Labels of that namespace (Istio's opt-in stands there)."""
+    own_job: bool = False
+    """The pod's controller is the batch/v1 Job that the Trial itself made."""
+    limit_ranges: tuple[JSON, ...] = ()
+    """The namespace's LimitRange objects."""
+    katib_config: JSON | None = None
+    """The parsed `katib-config.yaml` (`katibconfig.parse`), where there is one."""
+    suggestion: JSON | None = None
+    """The Suggestion of the trial's experiment, where there is one."""
+    entrypoint: Entrypoint | None = None
+    """What `image_to_look_up` names, looked up; None: not needed, or not had."""
+    entrypoint_fault: str = ""
+    """Why the look-up was not made or failed; it stands in the refusal."""
