@@ -7,13 +7,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import uvloop
 import yaml
 
 from trialtap import tls
-from webhook import app, pods, server
+from trialtap.kube import API, stop
+from webhook import app, metrics, pods, server
 from webhook import settings as settings_file
 from webhook.cluster import JSON, Cluster, ObjectsCluster
 from webhook.events import Events
+from webhook.kube import KubeCluster
 from webhook.server import Address
 from webhook.settings import Settings
 
@@ -26,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         files = tls.Files(args.cert, args.key)
         serving = tls.Serving()
         serving.use(files.read())
-        asyncio.run(_serve(args, settings, files, serving))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(args, settings, files, serving))
     except (OSError, ValueError, yaml.YAMLError) as error:
         print(f"webhook: {error}", file=sys.stderr)
         return 1
@@ -68,27 +72,46 @@ def _parser() -> argparse.ArgumentParser:
 async def _serve(
     args: argparse.Namespace, settings: Settings, files: tls.Files, serving: tls.Serving
 ) -> None:
-    cluster = ObjectsCluster(read_objects(args.objects))
-    handler = pods.Pods(events=Events(cluster))
+    if args.objects:
+        await _answer(args, settings, files, serving, ObjectsCluster(read_objects(args.objects)))
+        return
+    api = await API.connect(args.kubeconfig)
+    cluster = KubeCluster(api, settings.katib_namespace, _log)
+    caches = asyncio.create_task(cluster.run())
+    try:
+        await _answer(args, settings, files, serving, cluster)
+    finally:
+        await stop(caches)
+        await api.close()
+
+
+async def _answer(
+    args: argparse.Namespace,
+    settings: Settings,
+    files: tls.Files,
+    serving: tls.Serving,
+    cluster: Cluster,
+) -> None:
+    events = Events(cluster)
+    routes: dict[str, app.Handler] = {"/mutate-pod": pods.Pods(events).mutate}
     metrics_address, stop_metrics = server.serve_metrics(args.metrics_listen)
 
     def faults() -> list[str]:
-        return [fault for fault in (serving.fault(dt.datetime.now(dt.UTC)), _cluster_fault(cluster)) if fault]
+        certificate = serving.fault(dt.datetime.now(dt.UTC))
+        return [*([certificate] if certificate else []), *cluster.faults()]
 
     def listening(address: Address) -> None:
         print(f"webhook ready https={address} metrics={metrics_address}", flush=True)
 
-    application = app.create({"/mutate-pod": handler.mutate}, cluster, settings, faults)
+    application = app.create(routes, cluster, settings, faults)
+    metrics.CERTIFICATE_EXPIRY.set_function(lambda: serving.expires.timestamp() if serving.expires else 0)
     follow = asyncio.create_task(serving.follow(files, _log))
     try:
         await server.https(application, args.listen, serving.context, listening).serve()
+        await events.drain()
     finally:
-        follow.cancel()
+        await stop(follow)
         stop_metrics()
-
-
-def _cluster_fault(cluster: Cluster) -> str:
-    return "" if cluster.synced else "the API server has not been reached yet"
 
 
 def _log(message: str) -> None:

@@ -1,6 +1,7 @@
 """What the webhook asks of a cluster, and the same answered from a list of objects."""
 
 import asyncio
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +19,8 @@ FINISHED: Final = frozenset({"Succeeded", "Failed", "Killed", "MetricsUnavailabl
 CLUSTER_SCOPED: Final = frozenset({"Namespace", "Node", "PersistentVolume", "CustomResourceDefinition"})
 """Kinds that an `ObjectsCluster` puts into no namespace; of all others one without gets the default."""
 
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
@@ -60,6 +63,9 @@ class Cluster(Protocol):
     @property
     def synced(self) -> bool:
         """Whether every cache has been filled once."""
+
+    def faults(self) -> list[str]:
+        """What keeps the caches from being filled or up to date; empty: nothing."""
 
     def trial(self, uid: str) -> JSON | None:
         """The Trial of this UID, from the cache."""
@@ -128,6 +134,17 @@ def group_of(api_version: str) -> str:
     return api_version.rpartition("/")[0]
 
 
+def valid_api_version(text: str) -> bool:
+    """Whether this can be an apiVersion: a DNS label, or a DNS subdomain, `/` and a DNS label (RFC 1123)."""
+    group, slash, version = text.rpartition("/")
+    return bool(_LABEL.fullmatch(version)) and (not slash or bool(_SUBDOMAIN.fullmatch(group)))
+
+
+def valid_name(text: str) -> bool:
+    """Whether an object can have this name: Kubernetes' rule for what becomes a segment of a URL's path."""
+    return text not in {"", ".", ".."} and not any(c in "/%" or not c.isprintable() for c in text)
+
+
 def finished(trial: Mapping[str, Any]) -> bool:
     """Whether a Trial has ended: the last of its conditions that are True is a final one."""
     conditions = (trial.get("status") or {}).get("conditions") or ()
@@ -184,6 +201,10 @@ class ObjectsCluster:
         self._scopes[(group, kind)] = bool(namespace)
         if (group, kind) == (names.GROUP, "Trial"):
             self._trials[str(metadata.get("uid") or "")] = item
+
+    def faults(self) -> list[str]:
+        """See `Cluster`."""
+        return []
 
     def trial(self, uid: str) -> JSON | None:
         """See `Cluster`."""

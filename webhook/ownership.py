@@ -10,14 +10,22 @@ The rules, from how Kubernetes treats owners (garbage collection, API convention
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from trialtap import names
-from webhook.cluster import JSON, Cluster, NotFound, NotSynced, Reference, Unreadable
+from webhook.cluster import (
+    JSON,
+    Cluster,
+    NotFound,
+    NotSynced,
+    Reference,
+    Unreadable,
+    valid_api_version,
+    valid_name,
+)
 
 MAX_LEVELS: Final = 10
 MAX_GETS: Final = 20
@@ -26,9 +34,6 @@ NOT_OURS_SECONDS: Final = 5.0
 MAX_KNOWN: Final = 20_000
 CORE_OWNERS: Final = frozenset({"ReplicationController", "Pod"})
 """Kinds of the core group that own pods or what makes them; others (Node, ConfigMap) are not followed."""
-
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_VERSION = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Ownership(NamedTuple):
@@ -227,12 +232,11 @@ def may_exist(owner: Reference) -> bool:
 
     The name becomes part of a URL, and any user can write it.
     """
-    group, _, version = owner.api_version.rpartition("/")
-    if not _VERSION.fullmatch(version) or (group and not _SUBDOMAIN.fullmatch(group)):
+    if not valid_api_version(owner.api_version):
         return False
-    if not group and owner.kind not in CORE_OWNERS:
+    if not owner.group and owner.kind not in CORE_OWNERS:
         return False
-    return owner.name not in {".", ".."} and not any(c in "/%" or not c.isprintable() for c in owner.name)
+    return valid_name(owner.name)
 
 
 def made_by(trial: JSON, link: Reference) -> bool:
