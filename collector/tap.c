@@ -33,13 +33,17 @@ enum {
 	CHUNK = 65536,          /* read at once from the training; also the longest line held back */
 	SAFE = PIPE_BUF,        /* what a pipe that polls writable takes without blocking */
 	RETRY_MS = 1000,        /* between two tries to write a copy that failed */
-	LOG_MS = 5000,          /* what a blocked container log may delay the exit */
 	KILL_MS = 5000,         /* what descendants that do not die may delay the exit */
-	READY_MS = 60000,       /* the longest --wait-ready */
 	OWN_FAILURE = 125,
 	NOT_EXECUTABLE = 126,
 	NOT_FOUND = 127,
 };
+#ifndef LOG_MS /* tests make these two shorter */
+#define LOG_MS 5000 /* what a blocked container log may delay the exit */
+#endif
+#ifndef READY_MS
+#define READY_MS 60000 /* the longest --wait-ready */
+#endif
 static const int64_t SEGMENT = 64 << 20, KEEP = 1 << 30, LEAST_KEEP = 1 << 20;
 
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -373,6 +377,7 @@ static struct {
 	bool stopped;             /* the early stop came before its own end */
 	int64_t kill_at;          /* when TERM was not enough; 0: no stop under way */
 } training;
+static DIR *proc; /* /proc, opened at start: a stop must not fail for want of memory */
 
 static void reap(void)
 {
@@ -391,7 +396,7 @@ static void reap(void)
  * As child subreaper we become the parent of every orphan below us, so level by level this reaches
  * all descendants, in whatever session or process group they are.
  */
-static bool kill_children(DIR *proc)
+static bool kill_children(void)
 {
 	bool any = false;
 	rewinddir(proc);
@@ -418,7 +423,7 @@ static bool kill_children(DIR *proc)
 	return any;
 }
 
-static void kill_all(DIR *proc)
+static void kill_all(void)
 {
 	if (training.pid)
 		kill(training.pid, SIGKILL);
@@ -426,7 +431,7 @@ static void kill_all(DIR *proc)
 		kill(-1, SIGKILL);
 		return;
 	}
-	for (int64_t until = now_ms() + KILL_MS; proc && now_ms() < until && kill_children(proc); reap())
+	for (int64_t until = now_ms() + KILL_MS; proc && now_ms() < until && kill_children(); reap())
 		poll(NULL, 0, 1); /* let them die, so that their children become ours */
 }
 
@@ -559,14 +564,14 @@ static int poll_timeout(int64_t until)
 }
 
 /* Move bytes, signals and the stop until the training has ended and its output is passed on. */
-static void run(int signals, int control, int64_t grace_ms, DIR *proc)
+static void run(int signals, int control, int64_t grace_ms)
 {
 	int64_t give_up_log = 0;
 	for (;;) {
 		reap();
 		if (!training.pid && !give_up_log) {
 			if (training.stopped)
-				kill_all(proc);
+				kill_all();
 			for (int i = 0; i < 2; i++)
 				stream_bound(&streams[i]);
 			give_up_log = now_ms() + LOG_MS;
@@ -575,7 +580,7 @@ static void run(int signals, int control, int64_t grace_ms, DIR *proc)
 			return;
 		if (training.kill_at && training.pid && now_ms() >= training.kill_at) {
 			training.kill_at = 0;
-			kill_all(proc);
+			kill_all();
 			continue;
 		}
 
@@ -678,14 +683,14 @@ int main(int argc, char **argv)
 	if (signals < 0)
 		fail("signalfd: %s", strerror(errno));
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	DIR *proc = opendir("/proc");
+	proc = opendir("/proc");
 	int control = control_path ? open_control(control_path) : -1;
 	copy.segment = copy.keep / 4 < SEGMENT ? copy.keep / 4 : SEGMENT;
 	if (copy.prefix)
 		copy_start();
 
 	start(argv + optind, copy.prefix);
-	run(signals, control, (int64_t)(grace * 1000), proc);
+	run(signals, control, (int64_t)(grace * 1000));
 	copy_rest();
 	copy_end(training.status, training.ended, training.stopped);
 	if (training.stopped)
