@@ -1,20 +1,19 @@
 """Puts a decided injection into a pod: a fold over small steps, each pod in, pod out, each idempotent."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from trialtap import names
 from webhook.review import JSON
 
 
-@dataclass(frozen=True, slots=True)
-class Injection:
+class Injection(NamedTuple):
     """What one pod gets, decided; `inject` puts it in. Everything in it is ready to be placed."""
 
     decision: str
     """`injected`, or why the pod gets no sidecar: text of the annotation `trialtap/decision`."""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = MappingProxyType({})
     """Labels that the pod has afterwards."""
     container: int | None = None
     """Index of the primary container in `spec.containers`; None: the pod has none."""

@@ -32,7 +32,7 @@ def escape(text: str) -> str:
 
 def is_wrapped(container: JSON) -> bool:
     """Whether the container runs through `tap` already."""
-    command = container.get("command")
+    command: list[str] = container.get("command") or []
     return bool(command) and command[0] == names.TAP
 
 

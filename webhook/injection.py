@@ -4,11 +4,11 @@ from typing import Final
 
 from trialtap import names
 from trialtap.objects import Trial
-from webhook import patch, platform, primary
+from webhook import custom, patch, platform, primary
 from webhook.build import Injection, inject
 from webhook.command import Entrypoint
 from webhook.review import JSON, Reason, Refusal, Verdict
-from webhook.surroundings import Surroundings
+from webhook.surroundings import Subject, Surroundings
 
 __all__ = [
     "Entrypoint",
@@ -93,7 +93,7 @@ def plan(pod: JSON, trial: Trial, surroundings: Surroundings) -> Injection:
         env=(_trial_name_env(trial, label=named),),
         warnings=warnings,
     )
-    return primary.plan(pod, trial, surroundings, base)
+    return primary.plan(Subject(pod, pod["spec"]["containers"][index], trial, surroundings), base)
 
 
 def _labels(pod: JSON, trial: Trial) -> tuple[dict[str, str], bool]:
@@ -144,7 +144,7 @@ def _injected_by_katib(pod: JSON, trial: Trial) -> str:
     """
     for container in pod["spec"].get("containers") or ():
         name = container.get("name")
-        if name in (names.LOGGER_CONTAINER, names.COLLECTOR_CONTAINER) and name != primary.custom_name(trial):
+        if name in (names.LOGGER_CONTAINER, names.COLLECTOR_CONTAINER) and name != custom.name_of(trial):
             return str(name)
     return ""
 

@@ -47,6 +47,9 @@ def _diff_lists(path: str, before: list[Any], after: list[Any], out: list[JSON])
     while end < shorter - start and _same(before[-1 - end], after[-1 - end]):
         end += 1
     old, new = len(before) - start - end, len(after) - start - end
+    if old + new > 1 and not any(isinstance(item, (dict, list)) for item in after):
+        out.append({"op": "replace", "path": path, "value": after})  # words: shorter whole, as a command's
+        return
     common = min(old, new)
     for index in range(start, start + common):
         _diff(f"{path}/{index}", before[index], after[index], out)

@@ -7,15 +7,14 @@ from typing import Any, Final
 from trialtap import argv, names
 from trialtap.argv import CollectorArgs, StopRule
 from trialtap.objects import Trial
+from webhook import katibconfig, resources
 from webhook.command import escape
-from webhook.katibconfig import CollectorConfig
 from webhook.review import JSON, Reason, Refusal
 from webhook.settings import Resources, Settings
+from webhook.surroundings import Subject
 
 WAIT_READY: Final = {"postStart": {"exec": {"command": ["tap", "--wait-ready"]}}}
 """Readiness: the kubelet runs it before it starts the next container, and a startupProbe costs a second."""
-DEFAULT_GRACE: Final = 30
-"""terminationGracePeriodSeconds where a pod sets none (Kubernetes API)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +48,34 @@ KINDS: Final = {
 WITHOUT_SIDECAR: Final = ("Push", "None")
 
 
-def collector_args(
-    trial: Trial,
-    pod: JSON,
-    container: JSON,
-    *,
-    settings: Settings,
-    namespace: str,
-    early_stop_address: str,
-    wait_all: bool | None,
-) -> list[str]:
+def collector_args(subject: Subject, early_stop_address: str) -> list[str]:
     """The sidecar's `args`, escaped for the kubelet, which expands `$(VAR)` and `$$` in them.
 
     Raises:
         Refusal: PrometheusMetric names a port that the training container does not have.
     """
-    spec, source = trial.spec, trial.spec.metrics_collector
+    trial, source, settings = subject.trial, subject.trial.spec.metrics_collector, subject.settings
     kind = KINDS[source.kind]
-    grace = pod["spec"].get("terminationGracePeriodSeconds")
+    config = katibconfig.collector(subject.surroundings.katib_config, source.kind)
     written = argv.write(
         CollectorArgs(
             trial=trial.metadata.name,
-            metrics=spec.objective.metric_names,
-            objective_type=spec.objective.type or "minimize",
+            metrics=trial.spec.objective.metric_names,
+            objective_type=trial.spec.objective.type or "minimize",
             db_address=settings.db_address,
             path=names.TAP_OUTPUT if kind.copies else source.path,
             filters=source.filters,
             format=source.format if kind.formatted else None,
-            wait_all=True if wait_all is None else wait_all,
+            wait_all=config.wait_all is not False,
             stop_rules=tuple(
                 StopRule(rule.name, rule.value, rule.comparison, rule.start_step)
-                for rule in spec.early_stopping_rules or ()
+                for rule in trial.spec.early_stopping_rules or ()
             ),
             early_stop_address=early_stop_address,
             kind=source.kind,
-            namespace=namespace,
-            port=_port(source.port, container) if kind.port else 0,
-            grace=float(max(DEFAULT_GRACE if grace is None else grace, settings.sidecar.flush_grace_seconds)),
+            namespace=subject.surroundings.namespace,
+            port=_port(source.port, subject.container) if kind.port else 0,
+            grace=float(subject.grace),
             attempt=attempt(trial),
             keep=settings.sidecar.keep,
             echo=kind.echoes,
@@ -100,36 +90,31 @@ def attempt(trial: Trial) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def build(
-    kind: str,
-    args: list[str],
-    *,
-    pod: JSON,
-    container: JSON,
-    settings: Settings,
-    config: CollectorConfig,
-    resources: JSON,
-    mounts: Iterable[JSON],
-    env: Iterable[JSON] = (),
-) -> JSON:
-    """The sidecar of every kind but Custom, a native one (init container with restartPolicy Always)."""
-    image = (
-        config.image if settings.sidecar.image_from_katib_config and config.image else settings.sidecar.image
-    )
+def build(subject: Subject, args: list[str], mounts: Iterable[JSON], env: Iterable[JSON] = ()) -> JSON:
+    """The sidecar of every kind but Custom, a native one (init container with restartPolicy Always).
+
+    Image, pull policy and resources are the settings'; `katib-config` has the say over resources and pull
+    policy, and over the image where the settings allow it.
+    """
+    source, own = subject.trial.spec.metrics_collector, subject.settings.sidecar
+    config = katibconfig.collector(subject.surroundings.katib_config, source.kind)
     sidecar: JSON = {
-        "name": KINDS[kind].container,
-        "image": image,
-        "imagePullPolicy": config.pull_policy or settings.sidecar.pull_policy,
+        "name": KINDS[source.kind].container,
+        "image": config.image if own.image_from_katib_config and config.image else own.image,
+        "imagePullPolicy": config.pull_policy or own.pull_policy,
         "args": args,
         "restartPolicy": "Always",
-        "env": [*environment(settings), *env],
-        "volumeMounts": [*mounts, *own_mounts(settings)],
+        "env": [*environment(subject.settings), *env],
+        "volumeMounts": [*mounts, *own_mounts(subject.settings)],
         "lifecycle": WAIT_READY,
-        "securityContext": security_context(pod, container, like_training=KINDS[kind].files),
+        "securityContext": security_context(
+            subject.pod, subject.container, like_training=KINDS[source.kind].files
+        ),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    if resources:
-        sidecar["resources"] = resources
+    wanted = own.resources if config.resources is None else _as_resources(config.resources)
+    if given := resources.for_sidecar(subject.pod, wanted, subject.surroundings.limit_ranges):
+        sidecar["resources"] = given
     return sidecar
 
 
@@ -200,12 +185,14 @@ def security_context(pod: JSON, container: JSON, *, like_training: bool) -> JSON
     return context
 
 
-def resources_of(resources: JSON) -> Resources:
-    """katib-config's resources as settings have them."""
-    return Resources(
-        requests={str(k): str(v) for k, v in (resources.get("requests") or {}).items()},
-        limits={str(k): str(v) for k, v in (resources.get("limits") or {}).items()},
-    )
+def _as_resources(resources: JSON) -> Resources:
+    """katib-config's resources as settings have them; a part that is no mapping counts as absent."""
+
+    def side(name: str) -> dict[str, str]:
+        given = resources.get(name)
+        return {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
+
+    return Resources(requests=side("requests"), limits=side("limits"))
 
 
 def _port(port: Any, container: JSON) -> int:

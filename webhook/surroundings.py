@@ -1,10 +1,15 @@
-"""What was read from outside pod and trial before an injection is planned."""
+"""What an injection is planned from: the pod, its trial, and what was read around them."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
+from trialtap.objects import Trial
 from webhook.command import Entrypoint
 from webhook.review import JSON
 from webhook.settings import Settings
+
+DEFAULT_GRACE: Final = 30
+"""terminationGracePeriodSeconds where a pod sets none (Kubernetes API)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +33,25 @@ class Surroundings:
     """What `image_to_look_up` names, looked up; None: not needed, or not had."""
     entrypoint_fault: str = ""
     """Why the look-up was not made or failed; it stands in the refusal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One primary pod with all that decides about it."""
+
+    pod: JSON
+    container: JSON
+    """Its primary container, the training."""
+    trial: Trial
+    surroundings: Surroundings
+
+    @property
+    def settings(self) -> Settings:
+        """The administrator's."""
+        return self.surroundings.settings
+
+    @property
+    def grace(self) -> int:
+        """The pod's seconds from SIGTERM to SIGKILL, lengthened by the settings."""
+        given = self.pod["spec"].get("terminationGracePeriodSeconds")
+        return max(DEFAULT_GRACE if given is None else given, self.settings.sidecar.flush_grace_seconds)

@@ -36,6 +36,16 @@ class Sharing:
     """Why the sidecar cannot see the metrics; empty: it can."""
     warnings: tuple[str, ...] = ()
 
+    @property
+    def volumes(self) -> tuple[JSON, ...]:
+        """The volume of our own, as the pod's volumes take it."""
+        return () if self.volume is None else (self.volume,)
+
+    @property
+    def training_mounts(self) -> tuple[JSON, ...]:
+        """Its mount, as the training container's mounts take it."""
+        return () if self.mount is None else (self.mount,)
+
 
 def share(pod: JSON, container: JSON, path: str, *, directory: bool, writable: bool = False) -> Sharing:
     """Decide how the sidecar sees `path`.
@@ -127,7 +137,9 @@ def _within(path: str, folder: str) -> bool:
 
 
 def _refuse_unwritable(pod: JSON, container: JSON, mount: JSON, path: str) -> None:
-    volume = next((v for v in pod["spec"].get("volumes") or () if v.get("name") == mount.get("name")), {})
+    volume: JSON = next(
+        (v for v in pod["spec"].get("volumes") or () if v.get("name") == mount.get("name")), {}
+    )
     for source, word in _UNWRITABLE.items():
         if source in volume:
             raise Refusal(
@@ -144,7 +156,9 @@ def _copy(container: JSON, mounts: list[JSON], path: str) -> Sharing:
     env: list[JSON] = []
     warnings: list[str] = []
     for mount in mounts:
-        copy = {key: mount[key] for key in ("name", "mountPath", "subPath", "subPathExpr") if key in mount}
+        copy: JSON = {
+            key: mount[key] for key in ("name", "mountPath", "subPath", "subPathExpr") if key in mount
+        }
         copy["readOnly"] = True
         if mount.get("mountPropagation") in ("Bidirectional", "HostToContainer"):
             copy["mountPropagation"] = "HostToContainer"
