@@ -33,7 +33,7 @@ def check(report: Report, codecs: Mapping[str, str]) -> None:
     check_name("trial_name", report.trial_name)
     origin = report.origin
     if origin is not None:
-        check_name("origin.namespace", origin.namespace)
+        check_name("origin.namespace", origin.namespace, empty=True)
         check_name("origin.pod", origin.pod, empty=True)
         if not _STREAM_ID.fullmatch(origin.stream):
             raise RefusedError("origin.stream", "must be 1-255 printable ASCII characters without blanks")
@@ -41,6 +41,8 @@ def check(report: Report, codecs: Mapping[str, str]) -> None:
             raise RefusedError("origin.first", "ordinals end at 2^63")
     known: set[str] = set()
     for index, row in enumerate(report.rows):
+        if row is None:
+            continue
         name, value = row[2], row[3]
         if name not in known:
             check_name(f"observation_log.metric_logs[{index}].metric.name", name)
@@ -63,6 +65,8 @@ def check(report: Report, codecs: Mapping[str, str]) -> None:
 def _check_characters(report: Report, codecs: Mapping[str, str]) -> None:
     _fits("trial_name", report.trial_name, codecs.get("trial_name"))
     for index, row in enumerate(report.rows):
+        if row is None:
+            continue
         field = f"observation_log.metric_logs[{index}].metric"
         _fits(f"{field}.name", row[2], codecs.get("metric_name"))
         _fits(f"{field}.value", row[3], codecs.get("value"))
@@ -72,10 +76,7 @@ def _fits(field: str, text: str, codec: str | None) -> None:
     if codec is None or text.isascii():
         return
     for character in text:
-        if codec == "utf8mb3":
-            fits = ord(character) <= 0xFFFF
-        else:
-            fits = character.encode(codec, "ignore") != b""
+        fits = ord(character) <= 65535 if codec == "utf8mb3" else character.encode(codec, "ignore") != b""
         if not fits:
             raise RefusedError(
                 field,

@@ -87,15 +87,17 @@ class Report(NamedTuple):
 
     Attributes:
         trial_name: whose rows.
-        rows: in the order of their ordinals.
+        rows: in the order of their ordinals; None takes an ordinal and stores nothing (it had no time).
         origin: None for writers that know no streams: their rows are appended as they come.
         namespace: for a writer without origin, where its token says it is; else None.
+        skipped: how many of the rows are None.
     """
 
     trial_name: str
-    rows: Sequence[NewRow]
+    rows: Sequence[NewRow | None]
     origin: Origin | None = None
     namespace: str | None = None
+    skipped: int = 0
 
 
 class Outcome(NamedTuple):

@@ -131,7 +131,9 @@ class Store:
                 same_text(self.database, STREAMS.c.trial_name, trial_name), STREAMS.c.deleted_at.is_(None)
             )
             if namespace is not None:
-                streams = and_(streams, same_text(self.database, STREAMS.c.namespace, namespace))
+                streams = and_(
+                    streams, STREAMS.c.namespace.in_(self._owners(connection, trial_name, namespace))
+                )
             # Tombstones first: their row locks make a report of the same streams wait.
             connection.execute(update_of(STREAMS).where(streams).values(deleted_at=now_ms()))
             return connection.execute(delete_from(LOGS).where(belongs)).rowcount
@@ -148,7 +150,7 @@ class Store:
         """
         with self._reading() as connection:
             held = {
-                TrialKey(found, name)
+                TrialKey(found or None, name)
                 for found, name in connection.execute(
                     select(STREAMS.c.namespace, STREAMS.c.trial_name)
                     .where(STREAMS.c.deleted_at.is_(None))
@@ -174,7 +176,7 @@ class Store:
                 same_text(self.database, STREAMS.c.trial_name, trial_name), STREAMS.c.deleted_at.is_(None)
             )
             if namespace is not None:
-                query = query.where(same_text(self.database, STREAMS.c.namespace, namespace))
+                query = query.where(STREAMS.c.namespace.in_(self._owners(connection, trial_name, namespace)))
             found = [Stream(*row) for row in connection.execute(query)]
         return sorted(found, key=lambda stream: (stream.attempt, stream.pod, stream.id))
 
@@ -203,9 +205,9 @@ class Store:
             connection.execute(select(literal(1)))
 
     def purge(self, keep_days: float | None = None) -> tuple[int, int]:
-        """Delete rows older than `keep_days` (None: none) and forget streams unseen for 30 days without rows.
+        """Delete trials not written to for `keep_days` (None: none); forget streams unseen for 30 days without rows.
 
-        Rows go in transactions of bounded size, so that reports pass between them.
+        Each trial goes in a transaction of its own, so that reports pass between them.
 
         Returns:
             How many rows and how many streams were deleted.
@@ -213,7 +215,7 @@ class Store:
         Raises:
             UnavailableError: the database did not do it.
         """
-        rows = self._purge_rows(keep_days) if keep_days is not None else 0
+        rows = self._purge_trials(now_ms() - int(keep_days * 86_400_000)) if keep_days is not None else 0
         cutoff = now_ms() - STREAM_KEPT
 
         def forget(connection: Connection) -> int:
@@ -228,34 +230,41 @@ class Store:
 
         return rows, self._writer.call(forget).result()
 
+    def waiting(self) -> int:
+        """Reports that wait for the next transaction."""
+        return self._writer.waiting()
+
     def close(self, timeout: float = 30) -> None:
         """Finish what was submitted, then close every connection."""
         self._writer.close(timeout)
         self.database.dispose()
 
-    def _purge_rows(self, keep_days: float) -> int:
-        """Deletes by id ranges found beforehand: no index leads by time alone."""
-        cutoff, _ = split_time((now_ms() - int(keep_days * 86_400_000)) * 1_000_000)
+    def _purge_trials(self, cutoff_ms: int) -> int:
+        """A trial is old when its streams were last heard of, and its newest row written, before the cutoff."""
+        cutoff, _ = split_time(cutoff_ms * 1_000_000)
+        newest = func.max(LOGS.c.time)
         with self._reading() as connection:
-            # Year 1 is the time of `unavailable`: it goes with its trial's other rows, never before them.
-            old = [
-                name
-                for (name,) in connection.execute(
-                    select(LOGS.c.trial_name)
-                    .group_by(LOGS.c.trial_name)
-                    .having(func.max(LOGS.c.time) < self.database.time(cutoff))
-                )
-            ]
+            names = self.database.distinct_trial_names(connection)
         total = 0
-        for name in old:
+        for name in names:
 
             def delete(connection: Connection, name: str = name) -> int:
-                newest = connection.execute(
-                    select(cast(func.max(LOGS.c.time), String)).where(LOGS.c.trial_name == name)
-                ).scalar()
-                if newest is None or newest >= cutoff:
-                    return 0  # it was written to meanwhile
-                return connection.execute(delete_from(LOGS).where(LOGS.c.trial_name == name)).rowcount
+                mine = same_text(self.database, LOGS.c.trial_name, name)
+                streams = same_text(self.database, STREAMS.c.trial_name, name)
+                heard = connection.execute(select(func.max(STREAMS.c.seen_at)).where(streams)).scalar()
+                if heard is not None and heard >= cutoff_ms:
+                    return 0
+                if heard is None:  # rows of writers without streams have nothing but their own times
+                    last = connection.execute(select(cast(newest, String)).where(mine)).scalar()
+                    # Year 1 is the time of `unavailable`: it does not say when it was written.
+                    if last is None or last >= cutoff or last.startswith("0001"):
+                        return 0
+                connection.execute(
+                    update_of(STREAMS)
+                    .where(streams, STREAMS.c.deleted_at.is_(None))
+                    .values(deleted_at=now_ms())
+                )
+                return connection.execute(delete_from(LOGS).where(mine)).rowcount
 
             total += self._writer.call(delete).result()
         return total
@@ -275,10 +284,16 @@ class Store:
                     select(STREAMS.c.namespace).where(
                         same_text(self.database, STREAMS.c.trial_name, trial_name),
                         STREAMS.c.deleted_at.is_(None),
+                        STREAMS.c.namespace != "",
                     )
                 ).scalars()
             )
         )
+
+    def _owners(self, connection: Connection, trial_name: str, namespace: str) -> list[str]:
+        """Which streams' namespaces are meant: streams without one are the only namespace's that is known."""
+        alone = set(self._namespaces(connection, trial_name)) <= {namespace}
+        return [namespace, ""] if alone else [namespace]
 
     def _belongs(self, connection: Connection, trial_name: str, namespace: str | None) -> ColumnElement[bool]:
         """Which rows are that trial's.

@@ -160,19 +160,18 @@ def observe(connection: Connection) -> Observed:
 
 def _sqlite(connection: Connection) -> dict[str, object]:
     found = connection.execute(text("SELECT name, lower(type) FROM pragma_table_info('observation_logs')"))
-    return {"columns": {name: type_ for name, type_ in found}}
+    return {"columns": dict(found)}
 
 
 def _postgresql(connection: Connection) -> dict[str, object]:
-    columns = {
-        name: type_
-        for name, type_ in connection.execute(
+    columns = dict(
+        connection.execute(
             text(
                 "SELECT column_name, data_type FROM information_schema.columns "
                 "WHERE table_name = 'observation_logs' AND table_schema = current_schema()"
             )
         )
-    }
+    )
     sequence = None
     narrow = False
     if "id" in columns:

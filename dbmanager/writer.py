@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import psycopg
 import pymysql
@@ -17,6 +17,7 @@ from dbmanager.bus import Bus
 from dbmanager.databases import Batch, Database, database_errors, driver_error, error_text, unavailable
 from dbmanager.rows import (
     BehindError,
+    NewRow,
     Origin,
     Outcome,
     RefusedError,
@@ -233,14 +234,15 @@ class Writer:
         for report in reports:
             origin = report.origin
             if origin is None:
-                outcomes.append(Outcome(len(report.rows), 0))
-                if report.rows:
-                    batches.append(Batch(report.trial_name, report.namespace, None, report.rows))
-                continue
-            outcome, rows = advance(states[origin.stream], report, origin, now)
-            outcomes.append(outcome)
+                rows = present(report, report.rows)
+                outcomes.append(Outcome(len(rows), 0))
+                namespace, stream = report.namespace, None
+            else:
+                outcome, rows = advance(states[origin.stream], report, origin, now)
+                outcomes.append(outcome)
+                namespace, stream = origin.namespace or None, origin.stream
             if rows:
-                batches.append(Batch(report.trial_name, origin.namespace, origin.stream, rows))
+                batches.append(Batch(report.trial_name, namespace, stream, rows))
         if batches:
             self._database.insert(connection, batches)
         changed = [
@@ -292,9 +294,16 @@ class Writer:
         return {row[0]: _State(Stream(*row)) for row in found}
 
 
+def present(report: Report, rows: Sequence[NewRow | None]) -> Sequence[NewRow]:
+    """The rows without those that have no time."""
+    if not report.skipped:
+        return cast("Sequence[NewRow]", rows)
+    return [row for row in rows if row is not None]
+
+
 def advance(
     state: _State, report: Report, origin: Origin, now: int
-) -> tuple[Outcome | StoreError, Sequence[Any]]:
+) -> tuple[Outcome | StoreError, Sequence[NewRow]]:
     """What a report does to its stream, and which of its rows are new.
 
     A tombstone swallows everything and says OK: a late flush must not raise the dead. Rows before the
@@ -315,7 +324,7 @@ def advance(
             return BehindError(stream.id, origin.first, state.next), ()
         lost = origin.first - state.next
         state.next = origin.first
-    rows = report.rows[state.next - origin.first :]
+    rows = present(report, report.rows[state.next - origin.first :])
     state.next = max(state.next, origin.first + len(report.rows))
     state.dirty = True
     if origin.end and state.ended_at is None:
