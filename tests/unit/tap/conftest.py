@@ -12,15 +12,15 @@ from typing import IO, Any
 import pytest
 
 SOURCE = Path(__file__).parents[3] / "collector" / "tap.c"
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-DREADY_MS=300"]
-SANITIZER = ["-O1", "-g", "-fno-omit-frame-pointer", "-DLOG_MS=500"]
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-DREADY_MS=1500"]
+SANITIZER = ["-O1", "-g", "-fno-omit-frame-pointer"]
 BUILDS = {
     "static": ["cc", *FLAGS, "-O2", "-static"],
     "asan": ["cc", *FLAGS, *SANITIZER, "-fsanitize=address"],
     "ubsan": ["cc", *FLAGS, *SANITIZER, "-fsanitize=undefined", "-fno-sanitize-recover=all"],
 }
 if shutil.which("musl-gcc"):
-    BUILDS["musl"] = ["musl-gcc", *FLAGS, "-O2", "-static", "-DLOG_MS=500"]
+    BUILDS["musl"] = ["musl-gcc", *FLAGS, "-O2", "-static"]
 
 MARK = re.compile(rb"\x1etrialtap missing ([0-9]+)$")
 
@@ -73,7 +73,9 @@ class Tap:
         return subprocess.run(self.argv(*arguments), timeout=60, check=False, **popen)
 
     def start(self, *arguments: str, **popen: Any) -> "Running":
-        return Running(subprocess.Popen(self.argv(*arguments), **{"stdout": subprocess.PIPE, **popen}), bool(self.place))
+        return Running(
+            subprocess.Popen(self.argv(*arguments), **{"stdout": subprocess.PIPE, **popen}), bool(self.place)
+        )
 
 
 @dataclass

@@ -190,7 +190,9 @@ def test_the_segments_may_be_read_by_any_user(tap: Tap, copy: Copy) -> None:
 
 
 def test_the_copy_never_takes_more_than_keep(tap: Tap, copy: Copy) -> None:
-    running = tap.start(*copy.to, "--keep", "1048576", "--", "sh", "-c", "seq 1000000", stdout=subprocess.DEVNULL)
+    running = tap.start(
+        *copy.to, "--keep", "1048576", "--", "sh", "-c", "seq 1000000", stdout=subprocess.DEVNULL
+    )
     most = 0
     while running.process.poll() is None:
         sizes = []
@@ -208,7 +210,10 @@ def test_the_copy_never_takes_more_than_keep(tap: Tap, copy: Copy) -> None:
     numbers = [int(path.suffix[1:]) for path in copy.segments()]
     assert numbers == list(range(numbers[0], numbers[-1] + 1))
     end = copy.end()
-    assert end.items() >= {"written": str(len(expected)), "missing": "0", "removed": str(len(expected) - len(kept))}.items()
+    assert (
+        end.items()
+        >= {"written": str(len(expected)), "missing": "0", "removed": str(len(expected) - len(kept))}.items()
+    )
 
 
 def test_what_an_earlier_tap_left_counts_towards_keep(tap: Tap, copy: Copy) -> None:
@@ -314,7 +319,9 @@ def test_a_directory_that_vanishes_and_comes_back(tap: Tap, copy: Copy) -> None:
 def test_a_directory_that_was_never_there_is_said_in_one_line(tap: Tap, tmp_path: Path) -> None:
     done = tap.run("--to", f"{tmp_path}/absent/out", "--", "sh", "-c", "echo hello; exit 3")
     assert (done.returncode, done.stdout) == (3, b"hello\n")
-    assert done.stderr.startswith(f"tap: {tmp_path}/absent/out.000001: No such file or directory: the training goes on".encode())
+    assert done.stderr.startswith(
+        f"tap: {tmp_path}/absent/out.000001: No such file or directory: the training goes on".encode()
+    )
     assert done.stderr.count(b"\n") == 1
 
 

@@ -20,7 +20,9 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_its_exit_code_is_the_training_s_and_is_told_to_the_collector(placed: Tap, copy: Copy, end: str) -> None:
+def test_its_exit_code_is_the_training_s_and_is_told_to_the_collector(
+    placed: Tap, copy: Copy, end: str
+) -> None:
     script, code, told = ENDS[end]
     # A forked shell, for as PID 1's child it may kill itself as everywhere else.
     done = placed.run(*copy.to, "--", "sh", "-c", f"echo before; {script}")
@@ -41,7 +43,9 @@ CANNOT_RUN = {
 
 
 @pytest.mark.parametrize("case", CANNOT_RUN)
-def test_a_program_that_cannot_run_is_named_in_one_line(placed: Tap, copy: Copy, tmp_path: Path, case: str) -> None:
+def test_a_program_that_cannot_run_is_named_in_one_line(
+    placed: Tap, copy: Copy, tmp_path: Path, case: str
+) -> None:
     (tmp_path / "plain").write_text("echo hello\n")
     (tmp_path / "script").write_text("#!/no/such/interpreter\n")
     (tmp_path / "script").chmod(0o755)
@@ -86,7 +90,9 @@ ls /proc/self/fd | tr '\\n' ' '; echo; env | sort | grep -v '^_='; pwd; umask; u
 DISPOSITIONS = {
     "as a shell gives them": {"restore_signals": True},
     "PIPE and XFSZ ignored, as by Python": {"restore_signals": False},
-    "a signal blocked": {"preexec_fn": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])},
+    "a signal blocked": {
+        "preexec_fn": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])
+    },
     "CHLD and HUP ignored": {
         "preexec_fn": lambda: [signal.signal(s, signal.SIG_IGN) for s in (signal.SIGCHLD, signal.SIGHUP)]
     },
@@ -126,25 +132,40 @@ def test_it_leads_its_process_group_as_the_first_process_of_a_container_does(tap
     assert copy.end()["signal"] == "15"
 
 
-def test_without_a_copy_the_training_writes_to_the_very_streams_it_would_have(tap: Tap, tmp_path: Path) -> None:
+def test_without_a_copy_the_training_writes_to_the_very_streams_it_would_have(
+    tap: Tap, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "control")
     look = ["sh", "-c", "for n in 0 1 2; do readlink /proc/$$/fd/$n; done"]
     with (tmp_path / "file").open("w") as file:
-        subprocess.run(tap.argv("--control", str(tmp_path / "control"), "--", *look), stdin=file, stdout=file, stderr=file, check=True)
+        subprocess.run(
+            tap.argv("--control", str(tmp_path / "control"), "--", *look),
+            stdin=file,
+            stdout=file,
+            stderr=file,
+            check=True,
+        )
     assert (tmp_path / "file").read_text() == f"{tmp_path}/file\n" * 3
 
 
 @pytest.mark.parametrize("closed", ["0", "1", "2", "0 1 2"])
 def test_closed_descriptors_are_opened_on_dev_null(tap: Tap, copy: Copy, closed: str) -> None:
     redirect = " ".join(f"{n}>&-" for n in closed.split())
-    script = f"exec {redirect}; exec \"$@\""
+    script = f'exec {redirect}; exec "$@"'
     inner = "for n in 0 1 2; do readlink /proc/$$/fd/$n; done; echo to-stderr >&2; exit 4"
-    done = subprocess.run(["sh", "-c", script, "sh", *tap.argv(*copy.to, "--", "sh", "-c", inner)], input=b"", capture_output=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *tap.argv(*copy.to, "--", "sh", "-c", inner)],
+        input=b"",
+        capture_output=True,
+        check=False,
+    )
     assert done.returncode == 4
     seen = copy.data().decode().splitlines()
     assert "to-stderr" in seen
     assert (seen[0] == "/dev/null") == ("0" in closed)
-    assert done.stdout == (b"" if "1" in closed else b"".join(line.encode() + b"\n" for line in seen if line != "to-stderr"))
+    assert done.stdout == (
+        b"" if "1" in closed else b"".join(line.encode() + b"\n" for line in seen if line != "to-stderr")
+    )
     assert done.stderr == (b"" if "2" in closed else b"to-stderr\n")
 
 
@@ -162,7 +183,16 @@ def test_who_writes_to_the_training_s_stdin_learns_that_it_was_closed(tap: Tap, 
 def test_an_inherited_descriptor_is_never_made_nonblocking(tap: Tap, copy: Copy) -> None:
     for make in (os.pipe, lambda: [end.detach() for end in socket.socketpair()]):
         reader, writer = make()
-        running = tap.start(*copy.to, "--", "sh", "-c", "echo x; echo y >&2; read wait", stdout=writer, stderr=writer, stdin=subprocess.PIPE)
+        running = tap.start(
+            *copy.to,
+            "--",
+            "sh",
+            "-c",
+            "echo x; echo y >&2; read wait",
+            stdout=writer,
+            stderr=writer,
+            stdin=subprocess.PIPE,
+        )
         got = b""
         while got.count(b"\n") < 2:
             got += os.read(reader, 100)
