@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CC ?= cc
 
-.PHONY: help install demo test check format lock proto tap clean
+.PHONY: help install demo test check format lock proto tap clean kube kube-path test-cluster serve review
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -51,6 +51,41 @@ lock: ## resolve the dependencies anew and write the lock files
 proto: install ## trialtap/api.proto -> trialtap/api.binpb
 	$(BIN)/python -m grpc_tools.protoc -I trialtap --descriptor_set_out=/dev/stdout api.proto | $(BIN)/python -c 'import sys; from google.protobuf.descriptor_pb2 import FileDescriptorSet as S; sys.stdout.buffer.write(S.FromString(sys.stdin.buffer.read()).file[0].SerializeToString())' > trialtap/api.binpb.new
 	mv trialtap/api.binpb.new trialtap/api.binpb
+
+KUBE_VERSION := 1.36.3
+HELM_VERSION := 4.3.1
+export KUBEBUILDER_ASSETS ?= $(TRIALTAP_CACHE)/kube-$(KUBE_VERSION)
+KUBE_PROGRAMS := kube-apiserver kube-controller-manager kubectl kube-scheduler kubelet kube-proxy
+kube: $(addprefix $(KUBEBUILDER_ASSETS)/,$(KUBE_PROGRAMS) helm etcd) ## build the control plane (and node) of the cluster tests: 10 minutes the first time
+
+$(addprefix $(KUBEBUILDER_ASSETS)/,$(KUBE_PROGRAMS)): | $(KUBEBUILDER_ASSETS)
+	cd tests/cluster/kube && CGO_ENABLED=0 go build -p 2 -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=v$(KUBE_VERSION)' -o $@ k8s.io/kubernetes/cmd/$(@F)
+
+$(KUBEBUILDER_ASSETS)/helm: | $(KUBEBUILDER_ASSETS)
+	CGO_ENABLED=0 GOBIN=$(KUBEBUILDER_ASSETS) go install -ldflags '-s -w' helm.sh/helm/v4/cmd/helm@v$(HELM_VERSION)
+
+$(KUBEBUILDER_ASSETS)/etcd: | $(KUBEBUILDER_ASSETS)
+	@etcd=$$(command -v etcd) && ln -s "$$etcd" $@ || { echo 'etcd: install it first (Debian: etcd-server)' >&2; exit 1; }
+
+$(KUBEBUILDER_ASSETS):
+	mkdir -p $@
+
+kube-path: ## say where the control plane is
+	@echo $(KUBEBUILDER_ASSETS)
+
+test-cluster: install kube ## tests on a real API server
+	$(BIN)/pytest -m cluster $(ARGS)
+
+SAMPLE ?= tests/cases/admission/job-stdout.json
+SERVE := $(or $(TMPDIR),/tmp)/trialtap-serve-$(shell id -u)
+serve: install ## serve the webhook here, with the objects of a recorded case and a certificate of its own
+	umask 077 && mkdir -p $(SERVE)
+	$(BIN)/python -m certs issue --out $(SERVE) --name localhost --name 127.0.0.1
+	$(BIN)/python -c 'import json, sys; json.dump({"kind": "List", "items": json.load(sys.stdin)["objects"]}, sys.stdout)' < $(SAMPLE) > $(SERVE)/objects.json
+	$(BIN)/python -m webhook --listen 127.0.0.1:8443 --metrics-listen 127.0.0.1:8080 --cert $(SERVE)/tls.crt --key $(SERVE)/tls.key --objects $(SERVE)/objects.json
+
+review: install ## send the recorded case's request to `make serve` and print the pod's patch
+	$(BIN)/python -c 'import json, sys; json.dump(json.load(sys.stdin)["review"], sys.stdout)' < $(SAMPLE) | curl --silent --show-error --fail-with-body --cacert $(SERVE)/ca.crt -H 'Content-Type: application/json' --data-binary @- 'https://localhost:8443/mutate-pod?timeout=10s' | $(BIN)/python -c 'import base64, json, sys; r = json.load(sys.stdin)["response"]; r["patch"] = json.loads(base64.b64decode(r.get("patch", "W10="))); print(json.dumps(r, indent=1))'
 
 clean: ## remove what was built, .venv included
 	rm -rf $(VENV) build dist collector/tap .mypy_cache .ruff_cache .pytest_cache .hypothesis
