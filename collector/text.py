@@ -1,0 +1,401 @@
+"""Text: finds `name=value` or what the user's patterns say, in lines that end in LF or CR.
+
+Katib's default pattern is `([\\w|-]+)\\s*=\\s*([+-]?\\d*(\\.\\d+)?([Ee][+-]?\\d+)?)`. Matching it at every place of
+every line is what makes it slow; here each asked-for name is looked for as plain bytes in a whole chunk, and
+only at a hit the rest of the pattern is tried.
+
+| | Katib | here |
+|---|---|---|
+| names | `[\\w\\|-]+`, compared with those asked for | those asked for, literally: blanks, signs and any script too |
+| `nan`, `inf` | an empty value | values |
+| `1,234.5`, `5.` | 1, 5 | 1234.5, 5 |
+| a line without a time | year 1 | the time of observation |
+| CR | part of the line | ends a line |
+| colours | part of the line | taken out first |
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from collector import timestamps
+from collector.source import Findings, Parser, Stamp, State
+from trialtap.argv import CollectorArgs
+from trialtap.points import MetricPoint
+
+CHUNK: Final = 1 << 16
+LONGEST_LINE: Final = 8 << 20
+"""Bytes of a line at most; what is longer is cut there, as if the line ended."""
+SAMPLE: Final = 1 << 17
+"""Bytes in which other names are looked for, for the message that says what was there instead."""
+
+_ESCAPES: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_BLANK: Final = rb"[ \t\f]*"
+_NUMBER: Final = rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[Ee][+-]?\d+)?"
+_WORD: Final = rb"[+-]?(?:nan|inf(?:inity)?)(?![\w|-])"
+_VALUE: Final = re.compile(_BLANK + rb"=" + _BLANK + rb"(?:(" + _NUMBER + rb")|((?i:" + _WORD + rb")))?")
+_GROUPED: Final = re.compile(rb"([+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?(?:[Ee][+-]?\d+)?)(?![\d,.])")
+"""A number with thousands set off by commas, whole."""
+_STEP: Final = re.compile(
+    rb"(?<![\w|-])(?:global_)?step" + _BLANK + rb"=" + _BLANK + rb"(\d{1,18})(?:\.0*)?(?![\w.])"
+)
+_EPOCH: Final = re.compile(rb"(?<![\w|-])epoch" + _BLANK + rb"=" + _BLANK + rb"(\d{1,18})(?:\.0*)?(?![\w.])")
+_NOT_BEFORE: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_|-")
+
+_EMPTY = "name= without a number"
+_COMMA = "number with a comma that does not set off thousands"
+_LONG = "line longer than 8 MiB, cut"
+
+
+class TextFiles:
+    """The source of StdOut and File: text."""
+
+    directory = False
+    chunk = CHUNK
+
+    def __init__(self, args: CollectorArgs) -> None:
+        """Compile the patterns.
+
+        Raises:
+            ValueError: a pattern is no RE2 pattern with two groups; the message names it.
+        """
+        self.findings = Findings()
+        self._names = tuple(dict.fromkeys(name for name in args.metrics if name))
+        self._patterns = compile_filters(args.filters)
+
+    def accepts(self, path: str) -> bool:
+        """See `Files`: one file is read, whatever its name."""
+        return bool(path)
+
+    def parser(self, path: str, stamp: Stamp, state: State) -> Parser:
+        """See `Files`."""
+        if self._patterns:
+            return PatternParser(self._names, self._patterns, stamp, self.findings)
+        return NameParser(self._names, stamp, self.findings)
+
+
+def compile_filters(filters: Sequence[str]) -> tuple["Pattern", ...]:
+    """Compile `-f` values: each is one pattern, or several joined by `;` as Katib writes them.
+
+    One is split at `;` only if every piece is a pattern with two groups of its own.
+
+    Raises:
+        ValueError: one is no RE2 pattern, or has fewer than two groups.
+    """
+    patterns: list[Pattern] = []
+    for text in filters:
+        pieces = text.split(";")
+        if len(pieces) > 1:
+            try:
+                patterns += [_compile(piece) for piece in pieces]
+                continue
+            except ValueError:
+                pass
+        patterns.append(_compile(text))
+    return tuple(patterns)
+
+
+class Pattern(NamedTuple):
+    """A compiled RE2 pattern over bytes, and how it was written."""
+
+    text: str
+    compiled: "re.Pattern[bytes]"
+
+
+def _compile(text: str) -> Pattern:
+    import re2  # noqa: PLC0415 - 3 MiB that only custom patterns need
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(text.encode(), options)
+    except re2.error as error:
+        detail = error.args[0] if error.args else "?"
+        reason = detail.decode(errors="replace") if isinstance(detail, bytes) else detail
+        raise ValueError(f"-f {text!r} is no RE2 pattern: {reason}") from None
+    if compiled.groups < 2:
+        raise ValueError(f"-f {text!r}: a pattern needs two groups, the metric's name and its value")
+    return Pattern(text, compiled)
+
+
+class _Lines:
+    """What both parsers share: where lines end, colours, and what a line says of time and step."""
+
+    __slots__ = ("_findings", "_names", "_sample", "_stamp")
+
+    def __init__(self, names: Sequence[str], stamp: Stamp, findings: Findings) -> None:
+        self._names = tuple(sorted(names, key=len, reverse=True))
+        self._stamp = stamp
+        self._findings = findings
+        self._sample = SAMPLE
+
+    def state(self) -> State:
+        """See `Parser`: a line needs nothing of the one before it."""
+        return {}
+
+    def feed(self, data: bytes, final: bool) -> tuple[int, list[MetricPoint]]:
+        """See `Parser`."""
+        used = len(data)
+        if not final:
+            used = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            if not used:
+                if len(data) < LONGEST_LINE:
+                    return 0, []
+                used = len(data)
+                self._findings.skip(_LONG)
+        text = data if used == len(data) else data[:used]
+        if b"\x1b" in text:
+            text = _ESCAPES.sub(b"", text)
+        if self._sample > 0:
+            self._look(text)
+        return used, self._points(text)
+
+    def _points(self, text: bytes) -> list[MetricPoint]:
+        raise NotImplementedError
+
+    def _look(self, text: bytes) -> None:
+        from collector.seen import look  # noqa: PLC0415
+
+        piece = text[: self._sample]
+        self._sample -= len(piece)
+        for line in piece.decode("utf-8", "replace").replace("\r", "\n").split("\n"):
+            if line:
+                look(line, self._names, self._findings)
+
+
+def _step(text: bytes, begin: int, end: int) -> int | None:
+    if text.find(b"step", begin, end) >= 0 and (match := _STEP.search(text, begin, end)):
+        return int(match[1])
+    if text.find(b"epoch", begin, end) >= 0 and (match := _EPOCH.search(text, begin, end)):
+        return int(match[1])
+    return None
+
+
+class NameParser(_Lines):
+    """The default pattern, for the names asked for."""
+
+    __slots__ = ("_encoded", "_nested")
+
+    def __init__(self, names: Sequence[str], stamp: Stamp, findings: Findings) -> None:
+        super().__init__(names, stamp, findings)
+        self._encoded = tuple((name.encode(), name) for name in self._names)
+        self._nested = any(a is not b and a in b for a in self._names for b in self._names)
+
+    def _points(self, text: bytes) -> list[MetricPoint]:
+        hits: list[tuple[int, str, str]] = []
+        taken: list[tuple[int, int]] = []  # what longer names have matched, where names hold one another
+        for encoded, name in self._encoded:
+            self._hits(text, encoded, name, hits, taken)
+        if not hits:
+            return []
+        if len(self._encoded) > 1:
+            hits.sort()
+        return self._lines(text, hits)
+
+    def _hits(
+        self,
+        text: bytes,
+        encoded: bytes,
+        name: str,
+        hits: list[tuple[int, str, str]],
+        taken: list[tuple[int, int]],
+    ) -> None:
+        find, match, length, nested = text.find, _VALUE.match, len(encoded), self._nested
+        spans: list[tuple[int, int]] = []
+        covered = sorted(taken)
+        at = find(encoded)
+        while at >= 0:
+            here = at
+            found = match(text, here + length)
+            if found is None:
+                at = find(encoded, here + 1)
+                continue
+            at = find(encoded, here + length)
+            if here and (
+                text[here - 1] in _NOT_BEFORE or (text[here - 1] >= 0x80 and _letter_before(text, here))
+            ):
+                continue
+            if covered and _inside(covered, here):
+                continue
+            number, word = found.groups()
+            if number is not None:
+                value = self._number(text, found, number)
+                if value is None:
+                    continue
+            elif word is not None:
+                value = _special(word)
+            else:
+                self._findings.skip(_EMPTY)
+                continue
+            hits.append((here, name, value))
+            if nested:
+                spans.append((here, found.end()))
+        taken += spans
+
+    def _number(self, text: bytes, found: "re.Match[bytes]", number: bytes) -> str | None:
+        end = found.end()
+        follow = text[end : end + 2]
+        if follow[:1] in b",_" and follow[1:2].isdigit() and number.lstrip(b"+-").isdigit():
+            grouped = _GROUPED.match(text, found.start(1))
+            if grouped is None:
+                self._findings.skip(_COMMA)
+                return None
+            number = grouped[1].replace(b",", b"")
+        elif follow[:1] in b"xX" and number.lstrip(b"+-") == b"0":
+            self._findings.skip("hexadecimal number")
+            return None
+        return number.decode("ascii").removesuffix(".")
+
+    def _lines(self, text: bytes, hits: list[tuple[int, str, str]]) -> list[MetricPoint]:
+        points: list[MetricPoint] = []
+        stamp = self._stamp
+        returns = b"\r" in text
+        end = -1
+        step: int | None = None
+        read: int | None = None
+        time = lines = 0
+        here: set[str] = set()
+        make = MetricPoint._make
+        for at, name, value in hits:
+            if at > end:
+                begin = text.rfind(b"\n", end + 1, at) + 1 or end + 1
+                if returns:
+                    begin = text.rfind(b"\r", begin, at) + 1 or begin
+                end = text.find(b"\n", at)
+                if end < 0:
+                    end = len(text)
+                if returns:
+                    back = text.find(b"\r", at, end)
+                    end = end if back < 0 else back
+                step = _step(text, begin, end)
+                read = timestamps.at_start(text, begin, end)
+                time = stamp.next() if read is None else read
+                lines += 1
+                here = {name}
+            elif read is None and name in here:
+                stamp.last = time = stamp.last + 1000
+                here.add(name)
+            else:
+                here.add(name)
+            points.append(make((name, value, time, step)))
+        self._findings.lines += lines
+        return points
+
+
+def _letter_before(text: bytes, at: int) -> bool:
+    """Say whether the character that ends at `at` is a letter, of any script, or a mark on one."""
+    begin = at - 1
+    while begin > at - 4 and begin and text[begin] & 0xC0 == 0x80:
+        begin -= 1
+    before = text[begin:at].decode("utf-8", "replace")
+    return before.isalpha() or "\u0300" <= before <= "\u036f"
+
+
+def _inside(spans: list[tuple[int, int]], at: int) -> bool:
+    """Say whether a place lies in one of the sorted spans."""
+    from bisect import bisect_right  # noqa: PLC0415
+
+    index = bisect_right(spans, (at, 1 << 62)) - 1
+    # Spans of names of several lengths may hold one another, so the nearest few are looked at.
+    return any(begin <= at < end for begin, end in spans[max(0, index - 3) : index + 1])
+
+
+def _special(word: bytes) -> str:
+    """Write `nan`, `inf` or `-inf` the one way that all readers know."""
+    text = word.decode("ascii").lower()
+    if "nan" in text:
+        return "nan"
+    return "-inf" if text.startswith("-") else "inf"
+
+
+class PatternParser(_Lines):
+    """The user's RE2 patterns, tried on the lines that hold an asked-for name: no other can match."""
+
+    __slots__ = ("_encoded", "_patterns", "_wanted")
+
+    def __init__(
+        self, names: Sequence[str], patterns: Sequence[Pattern], stamp: Stamp, findings: Findings
+    ) -> None:
+        super().__init__(names, stamp, findings)
+        self._encoded = tuple(name.encode() for name in self._names)
+        self._wanted = dict(zip(self._encoded, self._names, strict=True))
+        self._patterns = tuple(pattern.compiled for pattern in patterns)
+
+    def _points(self, text: bytes) -> list[MetricPoint]:
+        points: list[MetricPoint] = []
+        for begin, end in self._candidates(text):
+            found = self._matches(text[begin:end])
+            if not found:
+                continue
+            self._findings.lines += 1
+            step = _step(text, begin, end)
+            read = timestamps.at_start(text, begin, end)
+            time = self._stamp.next() if read is None else read
+            here: set[str] = set()
+            for name, value in found:
+                if name in here and read is None:
+                    self._stamp.last = time = self._stamp.last + 1000
+                here.add(name)
+                points.append(MetricPoint(name, value, time, step))
+        return points
+
+    def _candidates(self, text: bytes) -> list[tuple[int, int]]:
+        """Find the lines that hold one of the names."""
+        returns = b"\r" in text
+        lines: dict[int, int] = {}
+        for encoded in self._encoded:
+            end = -1
+            while (at := text.find(encoded, end + 1)) >= 0:
+                begin = text.rfind(b"\n", end + 1, at) + 1 or end + 1
+                if returns:
+                    begin = text.rfind(b"\r", begin, at) + 1 or begin
+                end = text.find(b"\n", at)
+                end = len(text) if end < 0 else end
+                if returns:
+                    back = text.find(b"\r", at, end)
+                    end = end if back < 0 else back
+                lines[begin] = end
+        return sorted(lines.items())
+
+    def _matches(self, line: bytes) -> list[tuple[str, str]]:
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            line = line.decode("utf-8", "replace").encode()  # RE2 matches no byte that is not UTF-8
+        found: list[tuple[str, str]] = []
+        spans: set[tuple[int, int, int, int]] = set()
+        for pattern in self._patterns:
+            for match in pattern.finditer(line):
+                if match[1] is None or match[2] is None:
+                    continue
+                name = self._wanted.get(match[1].strip())
+                span = (*match.span(1), *match.span(2))
+                if name is None or span in spans:
+                    continue
+                spans.add(span)
+                value = self._value(line, match)
+                if value is not None:
+                    found.append((name, value))
+        return found
+
+    def _value(self, line: bytes, match: "re.Match[bytes]") -> str | None:
+        value: bytes = match[2].strip()
+        if not value:
+            self._findings.skip("empty value")
+            return None
+        end = match.end(2)
+        if (
+            value.lstrip(b"+-").isdigit()
+            and line[end : end + 1] == b","
+            and line[end + 1 : end + 2].isdigit()
+        ):
+            grouped = _GROUPED.match(line, match.start(2))
+            if grouped is None:
+                self._findings.skip(_COMMA)
+                return None
+            return grouped[1].replace(b",", b"").decode("ascii")
+        if value.endswith(b"%") and re.fullmatch(_NUMBER, value[:-1].rstrip()):
+            value = value[:-1].rstrip()
+        if b"," in value and _GROUPED.fullmatch(value):
+            value = value.replace(b",", b"")
+        return value.decode("utf-8", "replace")
