@@ -160,7 +160,7 @@ def observe(connection: Connection) -> Observed:
 
 def _sqlite(connection: Connection) -> dict[str, object]:
     found = connection.execute(text("SELECT name, lower(type) FROM pragma_table_info('observation_logs')"))
-    return {"columns": dict(found)}
+    return {"columns": dict(found.tuples().all())}
 
 
 def _postgresql(connection: Connection) -> dict[str, object]:
@@ -171,6 +171,8 @@ def _postgresql(connection: Connection) -> dict[str, object]:
                 "WHERE table_name = 'observation_logs' AND table_schema = current_schema()"
             )
         )
+        .tuples()
+        .all()
     )
     sequence = None
     narrow = False
