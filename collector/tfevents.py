@@ -1,0 +1,335 @@
+"""TensorFlow event files -> points, without TensorFlow: framing, checksums, and only the wanted tags decoded."""
+# pathlib is 1 MiB of memory that a sidecar does without:
+# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+import google_crc32c
+
+from collector import summaries
+from collector.source import Findings, Parser, Stamp, State
+from collector.tags import Search, Target, targets_in
+from trialtap.argv import CollectorArgs
+from trialtap.points import MetricPoint
+
+CHUNK: Final = 1 << 18
+LIMIT: Final = 1 << 23
+"""Bytes that one record with a wanted tag may have; a longer one is skipped."""
+SAMPLE: Final = 200
+"""Records of a file whose tags are noted for messages."""
+_FRAME: Final = 16
+"""Bytes of a record around its data: length (8), its checksum (4); behind the data, the data's (4)."""
+_HEADER: Final = struct.Struct("<QI").unpack
+_uint32: Final = struct.Struct("<I").unpack_from
+_double: Final = struct.Struct("<d").unpack_from
+_crc: Final = google_crc32c.value
+_YEAR_10000: Final = 253_402_300_800
+
+
+def masked(checksum: int) -> int:
+    """Mask a CRC-32C as TFRecord does."""
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+class EventFiles:
+    """The source: all event files below a directory, one run a directory.
+
+    A name matches a tag that is the same, or `dir/tag` where `dir` is whole components at the end of the
+    file's directory. Where both exist, the tag that is the same wins; once points of one form were given
+    out, the other is left alone.
+    """
+
+    def __init__(self, args: CollectorArgs) -> None:
+        self.directory = not os.path.isfile(args.path)
+        self.chunk = CHUNK
+        self.findings = Findings()
+        self.check_all = False
+        """True: also the checksums of records without a wanted tag are checked."""
+        self.sample = SAMPLE
+        self._root = args.path
+        self._names = args.metrics
+        self._forms: dict[str, bool] = {}
+        self._runs: dict[str, str] = {}
+
+    def accepts(self, path: str) -> bool:
+        """Take what TensorBoard takes: files with `tfevents` in their name."""
+        return "tfevents" in os.path.basename(path)
+
+    def parser(self, path: str, stamp: Stamp, state: State) -> Parser:
+        """Make the parser of one file; `state` is `EventParser.state`'s."""
+        return EventParser(self, path, stamp, state)
+
+    def targets(self, path: str) -> list[Target]:
+        """List the tags to look for in a file, each with the names that it answers."""
+        root = os.path.abspath(self._root)
+        file = os.path.join(root, path) if self.directory else root
+        return targets_in(os.path.dirname(file), self._names)
+
+    def literal(self, name: str) -> bool:
+        """Say whether `name` is read as a tag of that name, for good: it is if any file now holds one."""
+        if name not in self._forms:
+            self._forms[name] = "/" not in name or any(_holds(path, name) for path in self._files())
+        return self._forms[name]
+
+    def decided(self, forms: dict[str, bool]) -> None:
+        """Take over what an earlier process decided."""
+        for name, literal in forms.items():
+            self._forms.setdefault(name, literal)
+
+    def hit(self, name: str, run: str, tag: str) -> None:
+        """Note the run that a name was found in; the second run is worth a warning."""
+        first = self._runs.setdefault(name, run)
+        if first in (run, ""):
+            return
+        self._runs[name] = ""  # said once
+        one, other = (f"{place}/{tag}".removeprefix("./") for place in (first, run))
+        self.findings.notes.append(
+            f"metric {name!r} is in several runs, which are reported together: "
+            f"ask for {one!r} or {other!r} to have one of them"
+        )
+
+    def _files(self) -> Iterator[str]:
+        if not self.directory:
+            yield self._root
+            return
+        for folder, _, files in os.walk(self._root):
+            for file in files:
+                path = os.path.join(folder, file)
+                if self.accepts(path) and os.path.isfile(path):
+                    yield path
+
+
+class EventParser:
+    """Parser of one event file.
+
+    A record is passed over by its length once that one's checksum holds; only where the bytes of a wanted
+    tag stand is it decoded, and its own checksum looked at. A record with a bad checksum is skipped and
+    counted; a bad length leaves nothing to go by, and the rest of the file is given up.
+    """
+
+    def __init__(self, source: EventFiles, path: str, stamp: Stamp, state: State) -> None:
+        self._source = source
+        self._path = path
+        self._run = os.path.dirname(path) or "."
+        self._findings = source.findings
+        self._stamp = stamp
+        self._targets = source.targets(path)
+        self._by_tag = {target.tag: target for target in self._targets}
+        self._skip = int(state.get("skip", 0))
+        self._lost = bool(state.get("lost", False))
+        self._begun: dict[str, bool] = dict(state.get("forms", {}))
+        source.decided(self._begun)
+        self._lengths: dict[bytes, int] = {}
+        self._sample = source.sample
+        self._first = True
+
+    def state(self) -> State:
+        """Bytes still to be passed over, whether the file was given up, and the forms that names took."""
+        state: State = {}
+        if self._skip:
+            state["skip"] = self._skip
+        if self._lost:
+            state["lost"] = True
+        if self._begun:
+            state["forms"] = dict(self._begun)
+        return state
+
+    def feed(self, data: bytes, final: bool) -> tuple[int, list[MetricPoint]]:  # noqa: ARG002
+        """Read whole records from the start of `data`; see `collector.source.Parser`.
+
+        `final` changes nothing: a record that is not whole is none.
+        """
+        points: list[MetricPoint] = []
+        end = len(data)
+        position = min(self._skip, end)
+        self._skip -= position
+        if self._lost or self._skip:
+            return end, points
+        lengths = self._lengths
+        search = Search(data, self._targets)
+        hit = search.next(position)
+        every = self._sample > 0 or self._source.check_all
+        while end - position >= 12:
+            header = data[position : position + 12]
+            length = lengths.get(header, -1)
+            if length < 0:
+                length = self._length(header)
+                if length < 0:
+                    self._give_up()
+                    return end, points
+            after = position + length + _FRAME
+            if after > end:
+                if self._passes(data, position + 12, length, hit >= end):
+                    self._skip = after - end
+                    position = end
+                break
+            if hit < after:
+                points += self._record(data, position + 12, after - 4, hit, search.target)
+                hit = search.next(after)
+            elif every:
+                every = self._look(data, position + 12, after - 4)
+            position = after
+        return position, points
+
+    def _length(self, header: bytes) -> int:
+        """Give the length that a header tells, -1 if its checksum does not hold."""
+        length, checksum = _HEADER(header)
+        if masked(_crc(header[:8])) != checksum:
+            return -1
+        if len(self._lengths) >= 4096:
+            self._lengths.clear()
+        self._lengths[header] = length
+        self._first = False
+        return int(length)
+
+    def _give_up(self) -> None:
+        self._lost = True
+        if self._first:
+            self._findings.notes.append(f"{self._path}: no event file, its first record's length is damaged")
+        else:
+            self._findings.notes.append(
+                f"{self._path}: a record's length is damaged, the rest of the file cannot be read"
+            )
+        self._findings.skip("files with a damaged length")
+
+    def _passes(self, data: bytes, start: int, length: int, hitless: bool) -> bool:
+        """Say whether a record that is only begun can be passed over: nothing of it that is missing is wanted."""
+        if length < CHUNK // 2:
+            return False  # it will be whole soon
+        if length > LIMIT:
+            if not (hitless and _one_value(data, start, length)):
+                self._findings.skip("records longer than 8 MiB")
+            return True
+        return hitless and _one_value(data, start, length)
+
+    def _record(self, data: bytes, start: int, end: int, hit: int, target: Target) -> list[MetricPoint]:
+        """Read the record `data[start:end]`, in which `target`'s tag seems to stand at `hit`."""
+        if masked(_crc(data[start:end])) != _uint32(data, end)[0]:
+            self._findings.skip("damaged records")
+            return []
+        step, step_end = _step(data, start)
+        if step_end > 0 and target.live:
+            value = target.known(data, step_end, hit, end)
+            if value is not None:
+                time = self._time(_double(data, start + 1)[0])
+                self._findings.lines += 1
+                return [MetricPoint(name, value, time, step) for name in target.live]
+        return self._decode(data, start, end, (step_end, hit))
+
+    def _decode(self, data: bytes, start: int, end: int, between: tuple[int, int]) -> list[MetricPoint]:
+        """Read a record in full: one of several values, of unusual order, or the first of its layout."""
+        points: list[MetricPoint] = []
+        try:
+            event = summaries.event(data, start, end)
+            for value in event.values:
+                target = self._by_tag.get(value.tag)
+                found = summaries.scalar(data, value.start, value.stop) if target else None
+                if target is None or found is None:
+                    continue
+                live = self._live(target)
+                if live:
+                    time = self._time(event.wall_time)
+                    points += [MetricPoint(name, found.text, time, event.step) for name in live]
+                if len(event.values) == 1:
+                    target.learn(data, between, end, found)
+        except ValueError:
+            self._findings.skip("records that are no events")
+            return []
+        self._saw(event)
+        if points:
+            self._findings.lines += 1
+        return points
+
+    def _live(self, target: Target) -> tuple[str, ...]:
+        """Settle which names a tag answers, at its first point, and keep it for this file."""
+        if target.live is None:
+            live = []
+            for name, literal in target.answers:
+                if self._begun.get(name, self._source.literal(name)) != literal:
+                    continue
+                live.append(name)
+                if "/" in name:
+                    self._begun[name] = literal
+                self._source.hit(name, self._run, target.tag.decode("utf-8", "replace"))
+            target.live = tuple(live)
+        return target.live
+
+    def _time(self, wall_time: float) -> int:
+        """Turn seconds into nanoseconds, to the microsecond: a double holds no more of today's seconds."""
+        if 0 < wall_time < _YEAR_10000:
+            return int(wall_time * 1e6 + 0.5) * 1000
+        return self._stamp.next()
+
+    def _look(self, data: bytes, start: int, end: int) -> bool:
+        """Look at a record without a wanted tag, for its checksum and its tags; False: no more of them."""
+        if masked(_crc(data[start:end])) != _uint32(data, end)[0]:
+            self._findings.skip("damaged records")
+        elif self._sample > 0:
+            try:
+                self._saw(summaries.event(data, start, end))
+            except ValueError:
+                self._findings.skip("records that are no events")
+        return self._sample > 0 or self._source.check_all
+
+    def _saw(self, event: summaries.Event) -> None:
+        if self._sample > 0:
+            self._sample -= 1
+            prefix = "" if self._run == "." else f"{self._run}/"
+            for value in event.values:
+                self._findings.saw(prefix + value.tag.decode("utf-8", "replace"))
+
+
+def _step(data: bytes, start: int) -> tuple[int, int]:
+    """Read the step of a record that begins as all do, with time and step; and where it ends, -1 if it does not."""
+    if data[start] != 0x09 or data[start + 9] != 0x10:
+        return 0, -1
+    step = data[start + 10]
+    if step < 0x80:
+        return step, start + 11
+    try:
+        step, at = summaries.varint(data, start + 10)
+    except (ValueError, IndexError):
+        return 0, -1
+    return (step - (1 << 64) if step >> 63 else step), at
+
+
+def _one_value(data: bytes, start: int, length: int) -> bool:
+    """Say whether a record, of which the beginning is there, holds nothing behind the value it is within."""
+    stop = start + length
+    try:
+        for number, wire, begin, end in summaries.fields(data, start, stop):
+            if wire == 0 or end < len(data):
+                continue
+            if end != stop:
+                return False
+            if number != 5:
+                return True  # a graph, say
+            for _, _, _, last in summaries.fields(data, begin, end):
+                if last >= len(data):
+                    return last == stop
+    except (ValueError, IndexError):
+        return False
+    return False
+
+
+def _holds(path: str, tag: str) -> bool:
+    """Say whether an event file holds a record of just this tag."""
+    args = CollectorArgs(trial="", metrics=(tag,), path=path)
+    source = EventFiles(args)
+    source.decided({tag: True})
+    source.sample = 0
+    parser = source.parser(os.path.basename(path), Stamp(), {})
+    held = b""
+    try:
+        with open(path, "rb") as file:
+            while data := file.read(CHUNK):
+                used, points = parser.feed(held + data, False)
+                if points:
+                    return True
+                held = (held + data)[used:]
+    except OSError:
+        return False  # unreadable, or gone: the tail says so
+    return False
