@@ -27,7 +27,7 @@ def escape(text: str) -> str:
     The kubelet reads `$(NAME)` as a variable and `$$` as `$` in a container's command and args
     (Kubernetes API, Container.command), and leaves any other `$` alone.
     """
-    return _EXPANDED.sub("$$$$", text)
+    return _EXPANDED.sub("$$", text)
 
 
 def is_wrapped(container: JSON) -> bool:

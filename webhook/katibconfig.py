@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
-from trialtap import names
 from webhook.review import JSON
 
 
@@ -17,18 +14,6 @@ class CollectorConfig:
     pull_policy: str | None = None
     resources: JSON | None = None
     wait_all: bool | None = None
-
-
-def parse(config_map: JSON | None) -> JSON | None:
-    """The KatibConfig in a ConfigMap object; None when there is no ConfigMap, no key, or no YAML in it."""
-    text = ((config_map or {}).get("data") or {}).get(names.KATIB_CONFIG_KEY)
-    if not isinstance(text, str):
-        return None
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return None
-    return document if isinstance(document, dict) else None
 
 
 def collector(config: JSON | None, kind: str) -> CollectorConfig:

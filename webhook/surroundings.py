@@ -26,7 +26,7 @@ class Surroundings:
     limit_ranges: tuple[JSON, ...] = ()
     """The namespace's LimitRange objects."""
     katib_config: JSON | None = None
-    """The parsed `katib-config.yaml` (`katibconfig.parse`), where there is one."""
+    """The parsed `katib-config.yaml`, where there is one."""
     suggestion: JSON | None = None
     """The Suggestion of the trial's experiment, where there is one."""
     entrypoint: Entrypoint | None = None
