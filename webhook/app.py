@@ -119,6 +119,8 @@ class Admission:
             raise Failed(503, f"not ready: {state}") from None
         except TimeoutError:
             raise Failed(504, f"{request.kind} {request.label!r}: no verdict within {seconds:g} s") from None
+        except Malformed:
+            raise
         except Exception as error:
             # A bug of ours: said in full in the log, in one line to the API server.
             self._write(uid=request.uid, error="".join(traceback.format_exception(error)))

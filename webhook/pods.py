@@ -9,11 +9,12 @@ from trialtap import names
 from trialtap.objects import Trial
 from webhook import injection, metrics
 from webhook.cluster import JSON, Cluster
+from webhook.command import Entrypoint
 from webhook.events import Events
-from webhook.injection import Entrypoint, Surroundings
 from webhook.ownership import Memory, Ownership, suspects, trial_of
-from webhook.review import Reason, Refusal, Request, Verdict
+from webhook.review import Malformed, Reason, Refusal, Request, Verdict
 from webhook.settings import Settings
+from webhook.surroundings import Surroundings
 
 Lookup = Callable[[JSON, str, str], Awaitable[Entrypoint]]
 """(pod, namespace, image) -> what the image runs; raises LookupError with the reason."""
@@ -36,12 +37,14 @@ class Pods:
         """Answer one AdmissionReview of a pod.
 
         Raises:
-            Refusal: the pod must not be created as it is.
+            Malformed: the object is no Pod.
             NotSynced: the Trials have not been listed yet.
         """
         if request.operation != "CREATE" or request.kind != "Pod" or request.group or request.subresource:
             return Verdict(decision="not a pod's creation")
         pod = request.object
+        if not isinstance(pod.get("metadata"), dict) or not isinstance(pod.get("spec"), dict):
+            raise Malformed(400, "request.object: a Pod has metadata and spec")
         found = await trial_of(pod, request.namespace, cluster, self.memory)
         if found.unreadable:
             return self._unreadable(request, found, cluster)
