@@ -260,7 +260,7 @@ async def test_no_more_than_twenty_owners_are_read() -> None:
     noise = [obj("a.b/v1", "A", f"a{n}") for n in range(50)]
     cluster = Counted(*noise)
     found = await trial_of(pod(*noise), "hpo", cluster)
-    assert len(cluster.reads) == MAX_GETS  # noqa: ARG002
+    assert len(cluster.reads) == MAX_GETS
     assert "more than 20 owners" in found.unreadable[0]
 
 
