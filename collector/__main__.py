@@ -9,6 +9,10 @@ import signal
 import sys
 from types import FrameType
 
+TYPE_CHECKING = False  # importing typing would come before the signal handlers
+if TYPE_CHECKING:
+    from collector.wiring import Make
+
 
 class Signals:
     """Whether the end was asked for, and a pipe that says so to whoever waits."""
@@ -30,8 +34,11 @@ class Signals:
                 return  # full: it will be looked at anyway
 
 
-def main(argv: list[str]) -> int:
-    """Run until SIGTERM and what has to be done after it; the exit status is 0 then."""
+def main(argv: list[str], make: "Make | None" = None) -> int:
+    """Run until SIGTERM and what has to be done after it; the exit status is 0 then.
+
+    `make` makes the source of a Custom collector of its arguments; without, `--kind` says which it is.
+    """
     signals = Signals()
     from collector import native  # noqa: PLC0415 - signals first
 
@@ -40,7 +47,7 @@ def main(argv: list[str]) -> int:
 
         parser().print_help()
         return 0
-    return native.start(argv, signals)
+    return native.start(argv, signals, make)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class Origin(NamedTuple):
 class Client:
     """Calls to the DB manager and to the EarlyStopping service on behalf of one trial's pod."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(  # noqa: PLR0913, PLR0917 - what names a pod's rows
         self, address: str, early_stop_address: str, trial: str, namespace: str, pod: str, attempt: int
     ) -> None:
         self._address = address

@@ -50,9 +50,10 @@ class Surroundings(Protocol):
 class Loop:
     """One run of the collector over its tails."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(  # noqa: PLR0913 - the parts that the wiring has made
         self,
         args: CollectorArgs,
+        *,
         pod: str,
         checkpoint: Checkpoint,
         tails: list[Tail],
@@ -61,8 +62,22 @@ class Loop:
         surroundings: Surroundings,
         rules: Rules | None,
         findings: Findings,
-        each: Callable[[], None] | None = None,
+        complete: Callable[[], bool] = lambda: True,
     ) -> None:
+        """Take the parts.
+
+        Args:
+            args: the command line.
+            pod: the pod's name.
+            checkpoint: what is known from before.
+            tails: what is read.
+            reporter: takes the points.
+            watch: waits for changes.
+            surroundings: says when training has ended.
+            rules: early-stopping rules; None where there are none.
+            findings: what the parsers came across.
+            complete: after training has ended, says whether all that will ever be in the files is there.
+        """
         self._args = args
         self._checkpoint = checkpoint
         self._tails = tails
@@ -71,7 +86,7 @@ class Loop:
         self._surroundings = surroundings
         self._rules = rules
         self._findings = findings
-        self._each = each
+        self._complete = complete
         self._writer = Writer(args.trial, args.namespace, pod, args.attempt)
         self._once = Once()
         self._objective = args.metrics[0]
@@ -85,7 +100,8 @@ class Loop:
         self._saved = 0.0
         self._end = 0.0  # when training ended, by time.monotonic
         self._spilled = False
-        self._closing = False
+        self._explained = False
+        self._whole = False
 
     # --- the loop
 
@@ -99,8 +115,6 @@ class Loop:
             self._results()
             self._stop()
             self._save()
-            if self._each:
-                self._each()
             if self._end and self._finish(progress):
                 return
             if not progress:
@@ -111,7 +125,8 @@ class Loop:
         for stream in self._checkpoint.streams.values():
             if stream.acked.ordinal and not stream.ended and not flags.get("katib"):
                 self._reporter.known(stream)
-        if flags.get("stop") in {"met", "ended"}:
+        if flags.get("stop") in {"met", "told", "ended"}:
+            flags["stop"] = "met"
             self._aim()
         self._save(now=True)
 
@@ -293,13 +308,12 @@ class Loop:
 
     def _finish(self, progress: bool) -> bool:
         """Say whether nothing is left to be done, or no time to do it."""
-        if not progress and self._reporter.room() and not self._closing:
-            self._closing = True
+        if not progress and self._reporter.room() and self._whole:
             self._close()
-            return False
-        if self._closing and not progress and self._reporter.idle():
-            self._summary(delivered=True)
-            return True
+            if self._reporter.idle():
+                self._summary(delivered=True)
+                return True
+        self._whole = self._complete()  # asked before the next reading, which then finds all of it
         now = time.monotonic()
         if not self._spilled and now >= min(self._end + SPILL, self._deadline()):
             self._spill()
@@ -312,12 +326,13 @@ class Loop:
         """Nothing more will be read: report `unavailable` if need be, and the ends of all streams."""
         self._unavailable()
         for stream in self._checkpoint.streams.values():
-            if not stream.ended and (stream.counted or stream.key == _UNAVAILABLE) and not self._katib:
+            if not stream.ended and stream.counted and not self._katib:
                 self._reporter.end(stream)
 
     def _unavailable(self) -> None:
-        if self._seen:
+        if self._seen or self._explained:
             return
+        self._explained = True
         self._explain()
         if self._surroundings.killed():
             say("training was killed by a signal: no row says `unavailable`")
@@ -326,10 +341,9 @@ class Loop:
         if stream is None:
             stream = self._checkpoint.begin(_UNAVAILABLE, Position(0, 0, 0, {}))
             self._save(now=True)
-        row = MetricPoint(self._objective, names.UNAVAILABLE, YEAR_ONE)
-        stream.counted = 1
         if not stream.acked.ordinal:
-            stream.read = Position(0, 0, 1, {})
+            stream.counted, stream.read = 1, Position(0, 0, 1, {})
+            row = MetricPoint(self._objective, names.UNAVAILABLE, YEAR_ONE)
             self._reporter.add(stream, 0, [row], stream.read, False)
 
     def _explain(self) -> None:

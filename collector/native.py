@@ -4,10 +4,13 @@ import os
 import signal
 import time
 import traceback
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from collector import place
 from collector.say import Once, say
+
+if TYPE_CHECKING:
+    from collector.wiring import Make
 
 
 class Terminated(Protocol):
@@ -58,8 +61,14 @@ def end_mark(prefix: str) -> dict[str, str]:
     return {line[0]: line[1].strip() for line in lines if len(line) == 2}
 
 
-def start(argv: list[str], signals: Terminated) -> int:
-    """Place `tap`, then collect until the end, whatever goes wrong between."""
+def start(argv: list[str], signals: Terminated, make: "Make | None" = None) -> int:
+    """Place `tap`, then collect until the end, whatever goes wrong between.
+
+    Args:
+        argv: the command line, without the program's name.
+        signals: those taken since the start of the process.
+        make: makes the source of a Custom collector; without, the kind says which it is.
+    """
     directory = place.private_directory()
     placed = _place(directory)
     pause = 1.0
@@ -71,14 +80,14 @@ def start(argv: list[str], signals: Terminated) -> int:
             while not placed and os.path.isdir(directory) and not signals.terminated:  # noqa: PTH112
                 time.sleep(0.5)
                 placed = _place(directory)
-            wiring.collect(argv, signals, directory)
+            wiring.collect(argv, signals, directory, make)
             return 0
         except ValueError as error:
             say(f"this configuration cannot work, so no metric is collected; training goes on: {error}")
             while not signals.terminated:
                 signal.pause()
             return 0
-        except Exception as error:  # noqa: BLE001 - a sidecar that exits is not started again at the pod's end
+        except Exception as error:  # a sidecar that exits is not started again at the pod's end
             if signals.terminated and said:
                 return 0
             if repr(error) != said:

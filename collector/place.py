@@ -30,10 +30,8 @@ def place(directory: str, tap: str) -> None:
         OSError: the directory cannot be written, or `tap` cannot be read.
     """
     control = f"{directory}/control"
-    try:
+    if not os.path.exists(control):  # noqa: PTH110
         os.mkfifo(control)
-    except FileExistsError:
-        pass
     os.chmod(control, 0o666)  # noqa: PTH101, S103 - mkfifo's mode goes through the umask
     target = f"{directory}/tap"
     if os.access(target, os.X_OK):

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from collector.checkpoint import Position, Stream
@@ -54,7 +55,7 @@ class Calls(Protocol):
 class Pause:
     """Backoff with jitter: 0.1 s, doubled up to a limit; full speed again after a success."""
 
-    __slots__ = ("limit", "until", "_next")
+    __slots__ = ("_next", "limit", "until")
 
     def __init__(self) -> None:
         self.limit = LONGEST_PAUSE
@@ -251,7 +252,7 @@ class Reporter:
                 self._report(work, timeout)
         except Refused as refused:
             self._refused(work, refused)
-        except Exception as error:  # noqa: BLE001 - whatever a library raises, rows are kept and tried again
+        except Exception as error:  # whatever a library raises, rows are kept and tried again
             self._refused(work, Refused("again", f"{type(error).__name__}: {error}"))
 
     def _report(self, request: Request, timeout: float) -> None:
@@ -314,7 +315,7 @@ class Reporter:
             self._pause.begin()
         self._tell(events)
 
-    def _tell(self, results: "list[Result] | list[Event]") -> None:
+    def _tell(self, results: Sequence[Result]) -> None:
         if not results:
             return
         with self._changed:

@@ -70,12 +70,17 @@ class Tail(Protocol):
         ...
 
 
+Echoing = Callable[[str, int, int, bytes], None]
+"""Is told of all bytes that are used: stream's id, segment, offset, bytes."""
+
+
 class _Reader:
     """One stream's parser over one open file: what the tails have in common."""
 
-    __slots__ = ("files", "path", "parser", "size", "stream")
+    __slots__ = ("echo", "files", "parser", "path", "size", "stream")
 
-    def __init__(self, files: Files, path: str, stream: Stream) -> None:
+    def __init__(self, files: Files, path: str, stream: Stream, echo: Echoing | None = None) -> None:
+        self.echo = echo
         self.files = files
         self.path = path
         self.stream = stream
@@ -106,6 +111,8 @@ class _Reader:
                 data = clean(data)
             used, points = self.parser.feed(data, whole and at.offset + len(data) >= end)
             if used:
+                if self.echo is not None:
+                    self.echo(self.stream.id, at.segment, at.offset, data[:used])
                 self.size = self.files.chunk
                 return self._advance(at, used, points)
             if len(data) < self.size:
@@ -125,7 +132,9 @@ class _Reader:
 class SegmentsTail:
     """Follows `PREFIX.000001`, … as one stream, and unlinks what is acknowledged (docs/tap.md)."""
 
-    def __init__(self, prefix: str, files: Files, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self, prefix: str, files: Files, checkpoint: Checkpoint, echo: Echoing | None = None
+    ) -> None:
         self.finished: list[Stream] = []
         self._directory, _, self._base = prefix.rpartition("/")
         self._prefix = prefix
@@ -133,7 +142,7 @@ class SegmentsTail:
         if stream is None:
             stream = checkpoint.begin(self._base, Position(0, 0, 0, {}))
         self.stream = stream
-        self._reader = _Reader(files, self._base, stream)
+        self._reader = _Reader(files, self._base, stream, echo)
         self._fd = -1
         self._complete = False
         self._unlinked = 0
@@ -255,7 +264,9 @@ class FileTail:
         from_end: bool = False,
         keep_open: bool = True,
         once: Once | None = None,
+        echo: Echoing | None = None,
     ) -> None:
+        self._echo = echo
         self.finished: list[Stream] = []
         self.path = path
         self._key = key
@@ -327,7 +338,7 @@ class FileTail:
         elif stream.inode != (info.st_dev, info.st_ino):
             self._resume_elsewhere(stream, info)
         elif self._reader is None:
-            self._reader = _Reader(self._files, self._key, stream)
+            self._reader = _Reader(self._files, self._key, stream, self._echo)
         return True
 
     def _resume_elsewhere(self, stream: Stream, info: os.stat_result) -> None:
@@ -338,7 +349,7 @@ class FileTail:
             return
         os.close(self._fd)
         self._fd = old
-        self._reader = _Reader(self._files, self._key, stream)
+        self._reader = _Reader(self._files, self._key, stream, self._echo)
 
     def _generation(self, info: os.stat_result, offset: int) -> None:
         before = self._checkpoint.streams.get(self._key)
@@ -348,7 +359,7 @@ class FileTail:
         stream = self._checkpoint.begin(self._key, Position(0, offset, 0, {}), inode)
         if before is not None:
             stream.stamp.last = before.stamp.last
-        self._reader = _Reader(self._files, self._key, stream)
+        self._reader = _Reader(self._files, self._key, stream, self._echo)
 
     def _same_head(self, stream: Stream, size: int) -> bool:
         length, checksum = stream.head

@@ -1,12 +1,12 @@
-"""Text: finds `name=value` or what the user's patterns say, in lines that end in LF or CR.
+r"""Text: finds `name=value` or what the user's patterns say, in lines that end in LF or CR.
 
-Katib's default pattern is `([\\w|-]+)\\s*=\\s*([+-]?\\d*(\\.\\d+)?([Ee][+-]?\\d+)?)`. Matching it at every place of
+Katib's default pattern is `([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)`. Matching it at every place of
 every line is what makes it slow; here each asked-for name is looked for as plain bytes in a whole chunk, and
 only at a hit the rest of the pattern is tried.
 
 | | Katib | here |
 |---|---|---|
-| names | `[\\w\\|-]+`, compared with those asked for | those asked for, literally: blanks, signs and any script too |
+| names | `[\w\|-]+`, compared with those asked for | those asked for, literally: blanks, signs and any script too |
 | `nan`, `inf` | an empty value | values |
 | `1,234.5`, `5.` | 1, 5 | 1234.5, 5 |
 | a line without a time | year 1 | the time of observation |
@@ -68,7 +68,8 @@ class TextFiles:
         return bool(path)
 
     def parser(self, path: str, stamp: Stamp, state: State) -> Parser:
-        """See `Files`."""
+        """See `Files`: lines stand each for itself."""
+        del path, state
         if self._patterns:
             return PatternParser(self._names, self._patterns, stamp, self.findings)
         return NameParser(self._names, stamp, self.findings)

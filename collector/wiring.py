@@ -1,6 +1,7 @@
 """Puts the collector together from argv: checkpoint, source, tails, stop rules, reporter, run loop."""
 
 import os
+from collections.abc import Callable
 
 from collector.checkpoint import Checkpoint
 from collector.client import Client
@@ -8,14 +9,18 @@ from collector.lifecycle import Loop, Surroundings, pod_name
 from collector.native import Native, Terminated
 from collector.reporter import Reporter
 from collector.say import say
-from collector.source import Files, Producer, Rules, make
-from collector.tail import FileTail, SegmentsTail, Tail, TreeTail
+from collector.source import Files, Producer, Rules, Source
+from collector.source import make as make_by_kind
+from collector.tail import Echoing, FileTail, SegmentsTail, Tail, TreeTail
 from collector.watch import Watch
 from trialtap import names
 from trialtap.argv import CollectorArgs, parse
 
+Make = Callable[[CollectorArgs], Source]
+"""Makes a source; a Custom collector has its own."""
 
-def collect(argv: list[str], signals: Terminated, directory: str) -> None:
+
+def collect(argv: list[str], signals: Terminated, directory: str, make: Make | None = None) -> None:
     """Collect until training has ended and all is told.
 
     Raises:
@@ -24,7 +29,15 @@ def collect(argv: list[str], signals: Terminated, directory: str) -> None:
     args = parse(argv)
     watch = Watch()
     signals.pipe = watch.pipe
-    source = make(args)
+    source = (make or make_by_kind)(args)
+    surroundings: Surroundings
+    if args.kind is None:
+        from collector.katib import Katib, hidden_folder  # noqa: PLC0415
+
+        directory = hidden_folder(args)
+        surroundings = Katib(args, signals)
+    else:
+        surroundings = Native(signals, directory)
     checkpoint, wrong = Checkpoint.load(f"{directory}/checkpoint")
     if wrong:
         say(wrong)
@@ -32,28 +45,79 @@ def collect(argv: list[str], signals: Terminated, directory: str) -> None:
     address = args.db_address or names.DEFAULT_DB_ADDRESS
     client = Client(address, args.early_stop_address, args.trial, args.namespace, pod, args.attempt)
     reporter = Reporter(client, watch.pipe)
-    surroundings: Surroundings = Native(signals, directory)
     rules: Rules | None = None
     if args.stop_rules:
         from collector import stopping  # noqa: PLC0415
 
         rules = stopping.Rules(args)
-    tails = _tails(args, source, checkpoint, directory)
-    loop = Loop(args, pod, checkpoint, tails, reporter, watch, surroundings, rules, source.findings)
+    tails, complete = _tails(args, source, checkpoint, directory, watch, surroundings)
+    loop = Loop(
+        args,
+        pod=pod,
+        checkpoint=checkpoint,
+        tails=tails,
+        reporter=reporter,
+        watch=watch,
+        surroundings=surroundings,
+        rules=rules,
+        findings=source.findings,
+        complete=complete,
+    )
     try:
         loop.run()
     finally:
         reporter.close()
 
 
-def _tails(
-    args: CollectorArgs, source: Files | Producer, checkpoint: Checkpoint, directory: str
-) -> list[Tail]:
+def _tails(  # noqa: PLR0913, PLR0917 - a step of `collect`, with what it has made
+    args: CollectorArgs,
+    source: Source,
+    checkpoint: Checkpoint,
+    directory: str,
+    watch: Watch,
+    surroundings: Surroundings,
+) -> tuple[list[Tail], Callable[[], bool]]:
+    """Make what is to be read, and what says that all of it is there."""
+    if hasattr(source, "run"):
+        return _spooled(args, source, checkpoint, directory, watch, surroundings)
     files: Files = source  # type: ignore[assignment]
+    from_end = checkpoint.fresh and args.kind is not None
+    echo: Echoing | None = None
+    if args.echo or (args.kind is None and args.format):
+        from collector.echo import Echo  # noqa: PLC0415
+
+        echo = Echo()
+    tail: Tail
     if args.kind == "StdOut":
-        return [SegmentsTail(args.path or f"{directory}/out", files, checkpoint)]
-    if files.directory:
-        return [TreeTail(args.path, files, checkpoint, from_end=checkpoint.fresh)]
-    return [
-        FileTail(args.path, os.path.basename(args.path), files, checkpoint, from_end=checkpoint.fresh)  # noqa: PTH119
-    ]
+        tail = SegmentsTail(args.path or f"{directory}/out", files, checkpoint, echo)
+    elif files.directory:
+        tail = TreeTail(args.path, files, checkpoint, from_end=from_end)
+    else:
+        name = os.path.basename(args.path)  # noqa: PTH119
+        tail = FileTail(args.path, name, files, checkpoint, from_end=from_end, echo=echo)
+    return [tail], lambda: True
+
+
+def _spooled(  # noqa: PLR0913, PLR0917
+    args: CollectorArgs,
+    producer: Producer,
+    checkpoint: Checkpoint,
+    directory: str,
+    watch: Watch,
+    surroundings: Surroundings,
+) -> tuple[list[Tail], Callable[[], bool]]:
+    from threading import Thread  # noqa: PLC0415
+
+    from collector.spool import Spool, SpoolFiles  # noqa: PLC0415
+
+    spool = Spool(producer, f"{directory}/spool", args.keep, watch.pipe)
+    tail = SegmentsTail(f"{directory}/spool", SpoolFiles(producer.findings), checkpoint)
+    Thread(target=spool.run, name="source", daemon=True).start()
+
+    def complete() -> bool:
+        """Training has ended, so the producer is told to end, and is waited for."""
+        if surroundings.ended():
+            spool.stopped.set()
+        return spool.ended.is_set()
+
+    return [tail], complete
