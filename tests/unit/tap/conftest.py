@@ -12,7 +12,7 @@ from typing import IO, Any
 import pytest
 
 SOURCE = Path(__file__).parents[3] / "collector" / "tap.c"
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-DREADY_MS=1500"]
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-DREADY_MS=1500", "-DLOG_MS=500"]
 SANITIZER = ["-O1", "-g", "-fno-omit-frame-pointer"]
 BUILDS = {
     "static": ["cc", *FLAGS, "-O2", "-static"],

@@ -125,20 +125,28 @@ def test_one_file_for_both_streams_keeps_one_order(tap: Tap, copy: Copy) -> None
     assert done.stdout == copy.data() == expected
 
 
+def daemon(program: str, pid_file: Path) -> str:
+    """A shell's words that leave a daemon behind, and go on when it runs."""
+    return f"setsid sh -c 'echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec {program}' & until [ -e {pid_file} ]; do :; done"
+
+
 def test_a_daemon_that_holds_the_pipe_does_not_hold_tap(placed: Tap, copy: Copy, tmp_path: Path) -> None:
-    # The daemon prints for ever; what the training wrote before its end is whole all the same.
-    script = f"setsid sh -c 'echo $$ > {tmp_path}/daemon; exec sleep 1000' & head -c 50000 /dev/zero; printf 'the last byte'; exit 3"
-    done = placed.run(*copy.to, "--", "sh", "-c", script)
+    leave = daemon("sleep 1000", tmp_path / "daemon")
+    done = placed.run(
+        *copy.to, "--", "sh", "-c", f"{leave}; head -c 50000 /dev/zero; printf 'the last byte'; exit 3"
+    )
     assert done.returncode == 3
     assert done.stdout == bytes(50000) + b"the last byte"
     assert copy.data() == done.stdout + b"\n"
-    if not placed.place:  # as PID 1's child it was killed by the kernel
+    if not placed.place:  # PID 1's end ended it
         os.kill(int((tmp_path / "daemon").read_text()), signal.SIGKILL)
 
 
 def test_an_orphan_that_writes_for_ever_does_not_hold_tap(placed: Tap, copy: Copy, tmp_path: Path) -> None:
-    script = f"setsid sh -c 'echo $$ > {tmp_path}/daemon; exec yes' & sleep 0.2; exit 3"
-    done = placed.run(*copy.to, "--keep", "1048576", "--", "sh", "-c", script, stdout=subprocess.DEVNULL)
+    leave = daemon("yes", tmp_path / "daemon")
+    done = placed.run(
+        *copy.to, "--keep", "1048576", "--", "sh", "-c", f"{leave}; exit 3", stdout=subprocess.DEVNULL
+    )
     assert done.returncode == 3  # and `yes` dies of the closed pipe
 
 

@@ -169,13 +169,18 @@ def test_closed_descriptors_are_opened_on_dev_null(tap: Tap, copy: Copy, closed:
     assert done.stderr == (b"" if "2" in closed else b"to-stderr\n")
 
 
+def fill(fd: int) -> None:
+    """Write until nobody can read it any more."""
+    while os.write(fd, bytes(65536)):
+        continue
+
+
 def test_who_writes_to_the_training_s_stdin_learns_that_it_was_closed(tap: Tap, copy: Copy) -> None:
     running = tap.start(*copy.to, "--", "sh", "-c", "exec <&-; echo closed; sleep 30", stdin=subprocess.PIPE)
     assert running.stdout.readline() == b"closed\n"
     assert running.process.stdin
     with pytest.raises(BrokenPipeError):
-        while running.process.stdin.write(b"x" * 65536):
-            running.process.stdin.flush()
+        fill(running.process.stdin.fileno())
     running.process.terminate()
     assert running.wait() == 143
 
