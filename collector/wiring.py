@@ -79,8 +79,9 @@ def _tails(  # noqa: PLR0913, PLR0917 - a step of `collect`, with what it has ma
 ) -> tuple[list[Tail], Callable[[], bool]]:
     """Make what is to be read, and what says that all of it is there."""
     if hasattr(source, "run"):
-        return _spooled(args, source, checkpoint, directory, watch, surroundings)
-    files: Files = source  # type: ignore[assignment]
+        producer: Producer = source  # type: ignore[assignment]
+        return _spooled(args, producer, checkpoint, directory, watch, surroundings)
+    files: Files = source
     from_end = checkpoint.fresh and args.kind is not None
     echo: Echoing | None = None
     if args.echo or (args.kind is None and args.format):
