@@ -1,9 +1,10 @@
 """Katib's Trial and Experiment as typed models; what they do not know is kept.
 
 They are for reading: a model takes every object that runs under Katib, and says in its error which
-field it cannot read. Rules about what is sensible stand in the webhook's validation, not here.
+field it cannot read. Every field has a default, as in Katib's own types. Rules about what is sensible stand in the webhook's validation, not here.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -31,8 +32,8 @@ class Metadata(Model):
 class MetricStrategy(Model):
     """Which of a metric's values stands for it."""
 
-    name: str
-    value: str
+    name: str = ""
+    value: str = ""
     """min, max or latest"""
 
 
@@ -62,17 +63,19 @@ class Objective(Model):
 class EarlyStoppingRule(Model):
     """A rule; training is stopped when every rule is met."""
 
-    name: str
-    value: str
-    comparison: str
+    name: str = ""
+    value: str = ""
+    comparison: str = ""
+    """equal, less or greater"""
     start_step: int = 0
+    """The report of the metric, counted from 1, from which on the rule is looked at."""
 
 
 class ParameterAssignment(Model):
     """A hyperparameter and its value in this trial."""
 
-    name: str
-    value: str
+    name: str = ""
+    value: str = ""
 
 
 class FileSystemPath(Model):
@@ -182,4 +185,119 @@ class Trial(Model):
     kind: str = "Trial"
     metadata: Metadata = Field(default_factory=Metadata)
     spec: TrialSpec = Field(default_factory=TrialSpec)
+    status: dict[str, Any] | None = None
+
+
+class FeasibleSpace(Model):
+    """The values that a parameter may take; numbers are written as strings."""
+
+    min: str | None = None
+    max: str | None = None
+    list: Sequence[str] | None = None
+    """Values of a discrete or categorical parameter."""
+    step: str | None = None
+    distribution: str | None = None
+    """uniform, logUniform, normal or logNormal"""
+
+
+class Parameter(Model):
+    """A hyperparameter."""
+
+    name: str = ""
+    parameter_type: str = ""
+    """double, int, discrete or categorical"""
+    feasible_space: FeasibleSpace | None = None
+
+
+class AlgorithmSetting(Model):
+    """One setting of an algorithm."""
+
+    name: str = ""
+    value: str = ""
+
+
+class Algorithm(Model):
+    """A suggestion or early-stopping algorithm."""
+
+    algorithm_name: str = ""
+    algorithm_settings: list[AlgorithmSetting] | None = None
+
+
+class ConfigMapSource(Model):
+    """Where a trial template stands in a ConfigMap."""
+
+    config_map_name: str = ""
+    config_map_namespace: str = ""
+    template_path: str = ""
+    """Key of the ConfigMap's data."""
+
+
+class TrialParameter(Model):
+    """A name used in the template as `${trialParameters.NAME}`, and what stands for it."""
+
+    name: str = ""
+    description: str | None = None
+    reference: str = ""
+    """Name of a parameter, or `${trialSpec.…}` for the trial's own metadata."""
+
+
+class TrialTemplate(Model):
+    """What every trial of an experiment runs."""
+
+    retain: bool = False
+    trial_spec: dict[str, Any] | None = None
+    config_map: ConfigMapSource | None = None
+    trial_parameters: list[TrialParameter] | None = None
+    primary_pod_labels: dict[str, str] | None = None
+    primary_container_name: str = ""
+    success_condition: str = ""
+    failure_condition: str = ""
+
+
+class GraphConfig(Model):
+    """The shape of the networks that a neural architecture search looks at."""
+
+    num_layers: int | None = None
+    input_sizes: list[int] | None = None
+    output_sizes: list[int] | None = None
+
+
+class Operation(Model):
+    """An operation that such a network may consist of, with its parameters."""
+
+    operation_type: str = ""
+    parameters: list[Parameter] | None = None
+
+
+class NasConfig(Model):
+    """A neural architecture search."""
+
+    graph_config: GraphConfig | None = None
+    operations: list[Operation] | None = None
+
+
+class ExperimentSpec(Model):
+    """What an Experiment asks for."""
+
+    parameters: list[Parameter] | None = None
+    objective: Objective | None = None
+    algorithm: Algorithm | None = None
+    early_stopping: Algorithm | None = None
+    trial_template: TrialTemplate | None = None
+    parallel_trial_count: int | None = None
+    max_trial_count: int | None = None
+    max_failed_trial_count: int | None = None
+    metrics_collector_spec: MetricsCollectorSpec | None = None
+    nas_config: NasConfig | None = None
+    resume_policy: str | None = None
+    """Never, LongRunning or FromVolume"""
+
+
+class Experiment(Model):
+    """A search: many trials, an algorithm that proposes them, an objective that judges them."""
+
+    api_version: str = names.API_VERSION
+    kind: str = "Experiment"
+    metadata: Metadata = Field(default_factory=Metadata)
+    spec: ExperimentSpec = Field(default_factory=ExperimentSpec)
     status: dict[str, Any] | None = None
