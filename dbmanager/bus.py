@@ -16,14 +16,14 @@ class Subscription:
         self._loop = loop
         self._event = asyncio.Event()
 
-    async def wait(self, timeout: float) -> bool:
+    async def wait(self, seconds: float) -> bool:
         """True as soon as rows of one of the trials were committed or deleted since the last wait.
 
-        False after `timeout` seconds; look then too, since other writers (Katib's own programs,
+        False after `seconds`; look then too, since other writers (Katib's own programs,
         another replica) are not seen here.
         """
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 await self._event.wait()
         except TimeoutError:
             return False

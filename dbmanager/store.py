@@ -114,8 +114,13 @@ class Store:
             else:
                 query = query.order_by(LOGS.c.time, func.coalesce(LOGS.c.ns, 0), LOGS.c.id)
             result = connection.execute(query.execution_options(yield_per=CHUNK))
-            for chunk in result.partitions():
-                yield [_row(*row) for row in chunk]
+            try:
+                for chunk in result.partitions():
+                    yield [_row(*row) for row in chunk]
+            except GeneratorExit:
+                if self.database.kind == "mysql":
+                    connection.invalidate()  # its driver would read the rest before the connection's next use
+                raise
 
     def delete(self, trial_name: str, namespace: str | None = None) -> int:
         """Delete the trial's rows and leave tombstones of its streams, in one transaction; the rows deleted.
@@ -341,7 +346,7 @@ class Store:
         return self.database.distinct_trial_names(connection)
 
 
-def _row(  # noqa: PLR0917 - a row's columns
+def _row(  # noqa: PLR0913 - a row's columns
     id_: int,
     at: str | None,
     ns: int,

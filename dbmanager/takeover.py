@@ -160,7 +160,7 @@ def observe(connection: Connection) -> Observed:
 
 def _sqlite(connection: Connection) -> dict[str, object]:
     found = connection.execute(text("SELECT name, lower(type) FROM pragma_table_info('observation_logs')"))
-    return {"columns": dict(found.tuples().all())}
+    return {"columns": dict(found.all())}
 
 
 def _postgresql(connection: Connection) -> dict[str, object]:
@@ -170,9 +170,7 @@ def _postgresql(connection: Connection) -> dict[str, object]:
                 "SELECT column_name, data_type FROM information_schema.columns "
                 "WHERE table_name = 'observation_logs' AND table_schema = current_schema()"
             )
-        )
-        .tuples()
-        .all()
+        ).all()
     )
     sequence = None
     narrow = False
