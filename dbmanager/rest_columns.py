@@ -1,12 +1,12 @@
 """Trials as columns of numbers, for the page: read in aggregate queries, then kept and added to.
 
 A page asks again and again for other metrics, axes and ranges of the same trials. Their numbers stay here,
-40 bytes a row and bounded; each look costs one query by id for what is new, and one that sees whether
+32 bytes a row and bounded; each look costs one query by id for what is new, and one that sees whether
 the rows are still there.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, String, and_, cast, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, String, and_, case, cast, func, or_, select
 
 from dbmanager.databases import same_text
 from dbmanager.rest_curves import Floats, Integers, numbers
@@ -24,68 +24,72 @@ from dbmanager.schema import LOGS, STREAMS
 from dbmanager.store import Store
 
 BYTES: Final = 128 << 20
-"""Columns kept by default: three million rows."""
+"""Columns kept by default: four million rows."""
 PIECE: Final = 1 << 16
-"""Rows in one aggregate query."""
+"""Rows that are read at one go."""
 LAG: Final = 20_000
 """With several writers a row may become visible after one of a greater id: so many ids back are read again."""
 CATCH_UP: Final = 200_000
 """Ids that may have been given since columns were read; past it the trial is read anew."""
+Indices = NDArray[np.int32]
 NO_STEP: Final = np.iinfo(np.int64).min
 _VALUE_CHARACTERS: Final = 64
 """No number is longer; what is cut off here is text."""
 _AGGREGATES: Final = {"sqlite": func.json_group_array, "postgresql": func.json_agg}
-"""MariaDB cuts its json_arrayagg at group_concat_max_len: rows there."""
+"""MariaDB cuts its json_arrayagg at group_concat_max_len: rows are read there."""
 _EPOCH_DAYS: Final = 719_468
 """Days from 0000-03-01 to 1970-01-01."""
-_ARRAYS: Final = ("ids", "times", "steps", "values", "metric", "stream")
+_ARRAYS: Final = ("times", "steps", "values", "metric", "stream")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Columns:
-    """The rows of a trial by id; arrays of one length, `metric` and `stream` index the names.
+    """The rows of a trial; arrays of one length in no order, `metric` and `stream` index the names.
 
     Attributes:
         metrics: name -> index.
         streams: id -> index; None (0) is the row without a stream.
-        ids: the rows' keys.
         times: microseconds since 1970.
         steps: training steps; `NO_STEP` where none was told.
         values: nan where the value is no number.
         metric: which metric.
         stream: which stream.
-        settled: nothing new will appear up to this id.
     """
 
     metrics: dict[str, int] = field(default_factory=dict)
     streams: dict[str | None, int] = field(default_factory=lambda: {None: 0})
-    ids: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     times: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     steps: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     values: Floats = field(default_factory=lambda: np.empty(0))
-    metric: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    stream: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    settled: int = 0
+    metric: Indices = field(default_factory=lambda: np.empty(0, np.int32))
+    stream: Indices = field(default_factory=lambda: np.empty(0, np.int32))
 
     @property
     def nbytes(self) -> int:
         """Memory of the arrays."""
         return sum(getattr(self, name).nbytes for name in _ARRAYS)
 
-    def cut(self) -> None:
-        """Forget the rows after `settled`."""
-        size = int(np.searchsorted(self.ids, self.settled, "right"))
-        for name in _ARRAYS:
-            setattr(self, name, getattr(self, name)[:size])
-
-    def add(self, pieces: Sequence[dict[str, Any]]) -> None:
-        """Append pieces as `_arrays` gives them, and order everything by id."""
+    def plus(self, pieces: Sequence[dict[str, Any]]) -> "Columns":
+        """These rows and those of pieces as `_arrays` makes them."""
         if not pieces:
-            return
+            return self
         joined = {n: np.concatenate([getattr(self, n), *(piece[n] for piece in pieces)]) for n in _ARRAYS}
-        order = np.argsort(joined["ids"], kind="stable")
-        for name, array in joined.items():
-            setattr(self, name, array[order])
+        return Columns(self.metrics, self.streams, **joined)
+
+
+@dataclass
+class _Kept:
+    """A trial's columns between two looks.
+
+    Attributes:
+        columns: every row up to the id `settled`; later ones are read anew at each look.
+        settled: nothing new will become visible up to here.
+        first: a row's id, to see whether they are still there; None without rows.
+    """
+
+    columns: Columns
+    settled: int
+    first: int | None
 
 
 class Holdings:
@@ -125,7 +129,7 @@ class ColumnCache:
         self._store = store
         self._limit = limit
         self._lock = Lock()
-        self._kept: OrderedDict[TrialKey, Columns] = OrderedDict()
+        self._kept: OrderedDict[TrialKey, _Kept] = OrderedDict()
         self._pool = ThreadPoolExecutor(threads, "columns")
 
     def read(self, keys: Sequence[TrialKey]) -> tuple[dict[TrialKey, Columns], Holdings, int]:
@@ -141,103 +145,114 @@ class ColumnCache:
                 newest = connection.execute(select(func.max(LOGS.c.id))).scalar() or 0
                 holdings = read_holdings(connection, [key.name for key in keys])
                 self._drop(connection, newest)
-                self._catch_up(connection, [key for key in keys if key in self._kept], holdings, newest)
+            settled = newest if self._store.database.kind == "sqlite" else max(newest - LAG, 0)
             missing = [key for key in keys if key not in self._kept]
-            for key, loaded in zip(
-                missing, self._pool.map(lambda key: self._load(key, holdings, newest), missing), strict=True
-            ):
-                self._kept[key] = loaded
-            # Copies of the objects, not of the arrays, which are replaced and never changed.
-            found = {key: Columns(**vars(self._kept[key])) for key in keys}
-            for key in found:
+            loaded = self._pool.map(lambda key: self._load(key, holdings, settled), missing)
+            self._kept.update(zip(missing, loaded, strict=True))
+            found = self._caught_up(keys, holdings, settled, newest)
+            for key in keys:
                 self._kept.move_to_end(key)
             self._evict()
         return found, holdings, newest
 
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
     def _evict(self) -> None:
-        size = sum(columns.nbytes for columns in self._kept.values())
+        size = sum(kept.columns.nbytes for kept in self._kept.values())
         while size > self._limit and self._kept:
-            size -= self._kept.popitem(last=False)[1].nbytes
+            size -= self._kept.popitem(last=False)[1].columns.nbytes
 
     def _drop(self, connection: Connection, newest: int) -> None:
-        """Forget what was deleted (a trial is deleted as a whole, so its first row tells) or is far behind."""
-        first = {key: int(columns.ids[0]) for key, columns in self._kept.items() if columns.ids.size}
+        """Forget what was deleted (a trial is deleted as a whole, so one row tells) or is far behind."""
+        first = {kept.first for kept in self._kept.values()} - {None}
         there: set[int] = set()
         if first:
-            there.update(connection.execute(select(LOGS.c.id).where(LOGS.c.id.in_(first.values()))).scalars())
-        for key, columns in list(self._kept.items()):
-            if first.get(key) not in there or newest - columns.settled > CATCH_UP:
+            there.update(connection.execute(select(LOGS.c.id).where(LOGS.c.id.in_(first))).scalars())
+        for key, kept in list(self._kept.items()):
+            if kept.first not in there or newest - kept.settled > CATCH_UP:
                 del self._kept[key]
 
-    def _catch_up(
-        self, connection: Connection, keys: Sequence[TrialKey], holdings: Holdings, newest: int
-    ) -> None:
+    def _caught_up(
+        self, keys: Sequence[TrialKey], holdings: Holdings, settled: int, newest: int
+    ) -> dict[TrialKey, Columns]:
+        """Columns with the rows after each trial's `settled`; what is settled by now is kept."""
         oldest = min((self._kept[key].settled for key in keys), default=newest)
-        if oldest >= newest:
-            return
         fresh: dict[str, list[Any]] = {key.name: [] for key in keys}
-        for row in connection.execute(rows_after(oldest, list(fresh)).where(LOGS.c.id <= newest)):
-            if row.trial_name in fresh:
-                fresh[row.trial_name].append(row)
+        if oldest < newest:
+            with self._store._reading() as connection:
+                for row in connection.execute(rows_after(oldest, list(fresh)).where(LOGS.c.id <= newest)):
+                    if row.trial_name in fresh:
+                        fresh[row.trial_name].append(row)
+        found = {}
         for key in keys:
             kept = self._kept[key]
-            kept.cut()
             rows = [r for r in fresh[key.name] if r.id > kept.settled and holdings.belongs(key, r.namespace)]
-            if rows:
-                ids, _, names, values, steps, _, streams, times, _ = zip(*rows, strict=True)
-                kept.add([_arrays(kept, ids, names, values, steps, streams, times)])
-            kept.settled = self._settled(newest)
+            kept.columns = kept.columns.plus(_pieces(kept.columns, [r for r in rows if r.id <= settled]))
+            kept.settled = settled
+            if kept.first is None and rows:
+                kept.first = rows[0].id
+            found[key] = kept.columns.plus(_pieces(kept.columns, [r for r in rows if r.id > settled]))
+        return found
 
-    def _settled(self, newest: int) -> int:
-        return newest if self._store.database.kind == "sqlite" else max(newest - LAG, 0)
-
-    def _load(self, key: TrialKey, holdings: Holdings, newest: int) -> Columns:
-        columns = Columns(settled=self._settled(newest))
-        mine = _belongs(self._store, key, holdings)
+    def _load(self, key: TrialKey, holdings: Holdings, settled: int) -> _Kept:
+        """Read a trial up to the id `settled`: at one go when it is small, else in pieces by (time, id)."""
+        columns = Columns()
+        mine = and_(_belongs(self._store, key, holdings), LOGS.c.id <= settled)
+        streams = [
+            s
+            for s in holdings.by_id.values()
+            if s.trial_name == key.name and key.namespace in (None, s.namespace)
+        ]
         pieces: list[dict[str, Any]] = []
-        after: tuple[str, int] | None = None
+        first: int | None = None
         with self._store._reading() as connection:
-            while True:
-                piece = self._piece(connection, and_(mine, LOGS.c.id <= newest), after)
-                if not piece["id"]:
-                    break
-                pieces.append(
-                    _arrays(columns, *(piece[n] for n in ("id", "name", "value", "step", "stream", "time")))
-                )
-                if len(piece["id"]) < PIECE:
-                    break
-                after = max(zip(piece["time"], piece["id"], strict=True))
-        columns.add(pieces)
-        return columns
+            array = _AGGREGATES.get(self._store.database.kind)
+            if array and len(streams) == 1 and streams[0].next <= PIECE:
+                piece = self._small(connection, mine, array, columns, streams[0].id)
+                if piece is not None:
+                    return _Kept(columns.plus([piece[1]]), settled, piece[0])
+            for rows in self._pages(connection, mine):
+                first = rows[0].id if first is None else first
+                pieces += _pieces(columns, rows)
+        return _Kept(columns.plus(pieces), settled, first)
 
-    def _piece(
-        self, connection: Connection, mine: ColumnElement[bool], after: tuple[str, int] | None
-    ) -> dict[str, list[Any]]:
-        """At most `PIECE` rows as lists of one length: six JSON arrays cost a third of as many row tuples."""
+    def _small(
+        self, connection: Connection, mine: ColumnElement[bool], array: Any, columns: Columns, stream: str
+    ) -> tuple[int | None, dict[str, Any]] | None:
+        """A trial of one stream by four JSON arrays, a third of the cost of its rows; None: it has other rows too."""
+        sqlite = self._store.database.kind == "sqlite"  # text there, and a cast costs as much as the array
+        first, count, of_stream, names, values, steps, times = connection.execute(
+            select(
+                func.min(LOGS.c.id),
+                func.count(),
+                func.count(case((LOGS.c.stream == stream, 1))),
+                cast(array(LOGS.c.metric_name), String),
+                cast(array(case((func.length(LOGS.c.value) <= _VALUE_CHARACTERS, LOGS.c.value))), String),
+                cast(array(LOGS.c.step), String),
+                cast(array(LOGS.c.time if sqlite else cast(LOGS.c.time, String)), String),
+            ).where(mine)
+        ).one()
+        if count == 0 or of_stream != count:
+            return None
+        columns.streams[stream] = index = len(columns.streams)
+        return first, {
+            "times": _times_of_json(times, count),
+            "steps": _steps(orjson.loads(steps)),
+            "values": numbers(orjson.loads(values)),
+            "metric": _indices(columns.metrics, orjson.loads(names)),
+            "stream": np.full(count, index, np.int32),
+        }
+
+    def _pages(self, connection: Connection, mine: ColumnElement[bool]) -> Iterator[list[Any]]:
         query = select(
             LOGS.c.id,
-            LOGS.c.metric_name.label("name"),
+            LOGS.c.metric_name,
             func.substr(LOGS.c.value, 1, _VALUE_CHARACTERS).label("value"),
             LOGS.c.step,
             LOGS.c.stream,
             cast(LOGS.c.time, String).label("time"),
         ).where(mine)
-        if after is not None:
-            at = self._store.database.time(after[0])
-            query = query.where(tuple_(LOGS.c.time, LOGS.c.id) > tuple_(at, after[1]))
-        query = query.order_by(LOGS.c.time, LOGS.c.id).limit(PIECE)
-        array = _AGGREGATES.get(self._store.database.kind)
-        if array is None:
-            found = connection.execute(query).all()
-            names = query.selected_columns.keys()
-            return {name: [row[index] for row in found] for index, name in enumerate(names)}
-        rows = query.subquery()
-        texts = connection.execute(select(*(cast(array(column), String) for column in rows.c))).one()
-        return {n: orjson.loads(t) if t else [] for n, t in zip(rows.c.keys(), texts, strict=True)}
+        result = connection.execute(query.execution_options(stream_results=True, yield_per=PIECE))
+        for rows in result.partitions():
+            yield list(rows)
 
 
 def rows_after(id_: int, names: Sequence[str]) -> Any:
@@ -271,29 +286,40 @@ def _belongs(store: Store, key: TrialKey, holdings: Holdings) -> ColumnElement[b
     return and_(mine, or_(named, LOGS.c.namespace.is_(None)) if holdings.takes_unnamed(key) else named)
 
 
-def _arrays(  # noqa: PLR0913, PLR0917 - one column each
-    columns: Columns,
-    ids: Sequence[int],
-    names: Sequence[str],
-    values: Sequence[str],
-    steps: Sequence[int | None],
-    streams: Sequence[str | None],
-    times: Sequence[str | None],
-) -> dict[str, Any]:
-    return {
-        "ids": np.array(ids, np.int64),
-        "times": microseconds(times),
-        "steps": np.array([NO_STEP if step is None else step for step in steps], np.int64),
-        "values": numbers(values),
-        "metric": _indices(columns.metrics, names),
-        "stream": _indices(columns.streams, streams),
-    }
+def _pieces(columns: Columns, rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """Rows as arrays; their names are added to the columns' own."""
+    if not rows:
+        return []
+    return [
+        {
+            "times": microseconds([row.time for row in rows]),
+            "steps": _steps([row.step for row in rows]),
+            "values": numbers([row.value for row in rows]),
+            "metric": _indices(columns.metrics, [row.metric_name for row in rows]),
+            "stream": _indices(columns.streams, [row.stream for row in rows]),
+        }
+    ]
 
 
-def _indices(known: dict[Any, int], names: Sequence[Any]) -> NDArray[np.int32]:
+def _steps(steps: list[int | None]) -> Integers:
+    try:
+        return np.array(steps, np.int64)
+    except TypeError:  # some are None
+        return np.array([NO_STEP if step is None else step for step in steps], np.int64)
+
+
+def _indices(known: dict[Any, int], names: Sequence[Any]) -> Indices:
     for name in dict.fromkeys(names):
         known.setdefault(name, len(known))
     return np.array(list(map(known.__getitem__, names)), np.int32)
+
+
+def _times_of_json(text: str, count: int) -> Integers:
+    """A JSON array of times; where each is of full length, no string need be made of it."""
+    if len(text) == 29 * count + 1:
+        digits = np.frombuffer(text.encode("ascii"), np.uint8)[: 29 * count].reshape(-1, 29)[:, 2:28]
+        return _microseconds(digits)
+    return microseconds(orjson.loads(text))
 
 
 def microseconds(times: Sequence[str | None]) -> Integers:
@@ -301,15 +327,15 @@ def microseconds(times: Sequence[str | None]) -> Integers:
 
     All at once on their digits, with the civil-calendar formula: `datetime` costs a second a million.
     """
-    if not times:
-        return np.empty(0, np.int64)
     text = "".join([t if t and len(t) == 26 else _padded(t) for t in times])
-    digits = np.frombuffer(text.encode("ascii"), np.uint8).reshape(-1, 26).astype(np.int64) - ord("0")
+    return _microseconds(np.frombuffer(text.encode("ascii"), np.uint8).reshape(-1, 26))
 
+
+def _microseconds(text: NDArray[np.uint8]) -> Integers:
     def read(begin: int, end: int) -> Integers:
-        number = digits[:, begin].copy()
-        for position in range(begin + 1, end):
-            number = number * 10 + digits[:, position]
+        number = np.zeros(len(text), np.int64)
+        for position in range(begin, end):
+            number = number * 10 + (text[:, position] & 15)  # ASCII digits
         return number
 
     year, month, day = read(0, 4), read(5, 7), read(8, 10)

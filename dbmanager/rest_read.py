@@ -224,7 +224,7 @@ def draw(store: Store, cache: ColumnCache, scope: Scope, asked: models.CurvesReq
     }
     keys = list(dict.fromkeys(key for key in chosen.values() if key is not None))
     columns, holdings, newest = cache.read(keys)
-    there = {key: found for key, found in columns.items() if found.ids.size}
+    there = {key: found for key, found in columns.items() if found.values.size}
     counts = Counter(name for found in there.values() for name in found.metrics)
     metric = asked.metric or min(counts, key=lambda name: (-counts[name], name), default=None)
     drawn: list[dict[str, Any]] = []
