@@ -60,6 +60,8 @@ class API:
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
+        self.date = ""
+        """The `Date` of the last answer: the server's clock, by which it judges certificates."""
         client.user_agent = f"trialtap/{__version__}"
 
     @classmethod
@@ -79,6 +81,11 @@ class API:
             where = kubeconfig or "service account of this pod"
             raise ValueError(f"{where}: {error}; give --kubeconfig FILE outside a cluster") from None
         return cls(ApiClient(configuration))
+
+    @property
+    def client(self) -> ApiClient:
+        """The connection itself, for what `kubernetes.aio` brings along, such as its Lease election."""
+        return self._client
 
     async def close(self) -> None:
         """Drop every connection."""
@@ -116,6 +123,7 @@ class API:
                 raw = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise _unreachable(error, seconds) from None
+        self.date = response.headers.get("Date", "")
         _raise_for_status(response, raw)
         return _document(raw)
 
