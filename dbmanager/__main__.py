@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
-from fastapi import FastAPI
 from grpc_health.v1 import health
 
 from dbmanager import operations, service
 from dbmanager.auth import Anyone, Authenticator, ClusterReviewer, Tokens
 from dbmanager.cluster import Reviews
 from dbmanager.databases import url_from_environment
+from dbmanager.rest import application
 from dbmanager.rows import StoreError
 from dbmanager.store import Store
 from dbmanager.tls import Certificate
@@ -143,7 +143,7 @@ async def serve(args: argparse.Namespace, store: Store) -> None:
         katib = service.server(store, Anyone(), health_servicer)
         ports["katib"] = _bind(katib, args.listen_katib, None)
         servers.append(katib)
-    app = FastAPI()
+    app = application(store, authenticator)
     app.include_router(operations.router(watch))
     listener = _socket(args.http)
     ports["http"] = (args.http[0], listener.getsockname()[1])

@@ -17,13 +17,14 @@ class Reviews:
     async def create(self, body: dict[str, Any]) -> dict[str, Any]:
         """The TokenReview with its status, as the API has it."""
         if self._client is None:
+            loader: Any = config  # ships no types
             configuration = client.Configuration()
             if self._kubeconfig is None:
-                config.load_incluster_config(client_configuration=configuration)
+                loader.load_incluster_config(client_configuration=configuration)
             else:
-                await config.load_kube_config(self._kubeconfig, client_configuration=configuration)
+                await loader.load_kube_config(self._kubeconfig, client_configuration=configuration)
             self._client = client.ApiClient(configuration)
-        api = client.AuthenticationV1Api(self._client)
+        api: Any = client.AuthenticationV1Api(self._client)
         answer = await api.create_token_review(body, _request_timeout=REVIEW_SECONDS)
         found: dict[str, Any] = self._client.sanitize_for_serialization(answer)
         return found

@@ -112,6 +112,18 @@ class Database:
         cursor.executemany(_INSERT_SQLITE if self.kind == "sqlite" else _INSERT_MYSQL, rows)
         cursor.close()
 
+    def abandon(self, connection: Connection) -> None:
+        """Throw away a connection whose result was not read to its end, where the rest would be read first.
+
+        PyMySQL reads what is left, maybe a million rows, when the cursor or the connection is closed.
+        """
+        if self.kind == "mysql":
+            driver: Any = connection.connection.driver_connection
+            result = getattr(driver, "_result", None)
+            if result is not None:
+                result.unbuffered_active = False
+            connection.invalidate()
+
     def distinct_trial_names(self, connection: Connection) -> list[str]:
         """Every trial name among the rows, by hops through the index rather than a scan of it."""
         if self.kind != "mysql":

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 import grpc
@@ -156,7 +156,7 @@ class Service:
 
     def _read(self, selection: Selection) -> katibview.Thinner:
         thinner = katibview.Thinner()
-        rows = (row for chunk in self._store.rows(selection) for row in chunk)
+        rows: Iterator[Row] = (row for chunk in self._store.rows(selection) for row in chunk)
         if selection.metrics:
             streams = self._store.streams(selection.trial_name, selection.namespace)
             if katibview.is_open(streams, now_ms()):

@@ -118,8 +118,7 @@ class Store:
                 for chunk in result.partitions():
                     yield [_row(*row) for row in chunk]
             except GeneratorExit:
-                if self.database.kind == "mysql":
-                    connection.invalidate()  # its driver would read the rest before the connection's next use
+                self.database.abandon(connection)
                 raise
 
     def delete(self, trial_name: str, namespace: str | None = None) -> int:

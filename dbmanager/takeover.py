@@ -164,7 +164,7 @@ def _sqlite(connection: Connection) -> dict[str, object]:
 
 
 def _postgresql(connection: Connection) -> dict[str, object]:
-    columns = dict(
+    columns: dict[str, str] = dict(
         connection.execute(
             text(
                 "SELECT column_name, data_type FROM information_schema.columns "
