@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -72,7 +73,7 @@ class ControlPlane:
         self.url = self._start_api_server(etcd)
         self.client = httpx.Client(
             base_url=self.url,
-            verify=httpx.create_ssl_context(verify=str(self.ca)),
+            verify=ssl.create_default_context(cafile=self.ca),
             headers={"Authorization": f"Bearer {ADMIN_TOKEN}"},
             timeout=30,
         )
