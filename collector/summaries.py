@@ -25,15 +25,13 @@ _pack_float: Final = struct.Struct("<f").pack
 
 
 def float32(value: float) -> str:
-    """Write a float32 with as few digits as give the same float32 back, 9 at most."""
-    packed = _pack_float(value)
-    for form in ("%.7g", "%.8g"):  # fewer digits come of it by themselves: %g drops noughts
-        text = form % value
-        try:
-            if _pack_float(float(text)) == packed:
-                return text
-        except OverflowError:
-            continue  # the largest float32, rounded up
+    """Write a float32: in 7 digits if they give it back, as what a person wrote does, else in 9."""
+    text = f"{value:.7g}"
+    try:
+        if _pack_float(float(text)) == _pack_float(value):
+            return text
+    except OverflowError:
+        pass  # the largest float32, rounded up
     return f"{value:.9g}"
 
 
@@ -156,6 +154,24 @@ def varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise ValueError("a varint of more than ten bytes")
+
+
+def step_at(data: bytes, position: int) -> tuple[int, int]:
+    """Read a varint of a signed 64-bit number; where it ends is -1 if it is none."""
+    low = data[position]
+    if low < 0x80:
+        return low, position + 1
+    middle = data[position + 1]
+    if middle < 0x80:
+        return low - 0x80 + (middle << 7), position + 2
+    high = data[position + 2]
+    if high < 0x80:
+        return low - 0x80 + (middle - 0x80 << 7) + (high << 14), position + 3
+    try:
+        value, end = varint(data, position)
+    except (ValueError, IndexError):
+        return 0, -1
+    return _signed(value), end
 
 
 def fields(data: bytes, position: int, stop: int) -> Iterator[tuple[int, int, int, int]]:

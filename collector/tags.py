@@ -1,7 +1,7 @@
 """The tags that are wanted from one event file: where their bytes stand, and what their records are made of."""
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from collector import summaries
@@ -25,61 +25,45 @@ class Target:
         needle: the field `tag` as it stands in a Summary.Value.
         answers: the names that the tag may answer.
         live: the names to report, once it is known which form each of them takes.
+        before: what stands from the step's end to the number, in the learnt record; None: none is learnt.
+        behind: what stands from the number's end to the record's.
+        offset: bytes from the needle's beginning to the number.
+        width: the number's bytes.
+        read: reads the number at a place of a buffer.
+        write: gives its text.
     """
 
-    __slots__ = (
-        "_code",
-        "_offset",
-        "_post",
-        "_pre",
-        "_rest",
-        "_width",
-        "_write",
-        "answers",
-        "live",
-        "needle",
-        "tag",
-    )
+    __slots__ = ("answers", "before", "behind", "live", "needle", "offset", "read", "tag", "width", "write")
 
     def __init__(self, tag: str, answers: Sequence[Answer]) -> None:
         self.tag = tag.encode("utf-8", "surrogateescape")
         self.needle = b"\x0a" + _varint(len(self.tag)) + self.tag
         self.answers = tuple(answers)
         self.live: tuple[str, ...] | None = None
-        self._rest: bytes | None = None
+        self.before: bytes | None = None
+        self.behind = b""
+        self.offset = self.width = 0
+        self.read: Callable[[bytes, int], tuple[float, ...]] = struct.Struct("<f").unpack_from
+        self.write: Callable[[float], str] = str
 
     def learn(self, data: bytes, between: tuple[int, int], end: int, found: summaries.Scalar) -> None:
         """Keep what a record is made of.
 
         Args:
             data: what holds the record.
-            between: where its step ends and where the needle stands.
+            between: where its step ends (-1: it does not begin as all do) and where the needle stands.
             end: where it ends.
             found: the number in it.
         """
         step_end, hit = between
-        tail = hit + len(self.needle)
-        if step_end < 0 or found.position < tail or not data.startswith(self.needle, hit):
+        if step_end < 0 or found.position < hit or not data.startswith(self.needle, hit):
             return
-        self._width = struct.calcsize(found.code)
-        self._offset = found.position - tail
-        self._rest = data[step_end:hit]
-        self._pre = data[tail : found.position]
-        self._post = data[found.position + self._width : end]
-        self._code = struct.Struct(found.code).unpack_from
-        self._write = found.write
-
-    def known(self, data: bytes, step_end: int, hit: int, end: int) -> str | None:
-        """Give the value of a record that is as the learnt one but for step, time and number; else None."""
-        if self._rest is None or data[step_end:hit] != self._rest:
-            return None
-        number = hit + len(self.needle) + self._offset
-        behind = number + self._width
-        if end - behind != len(self._post) or not data.startswith(self._post, behind):
-            return None
-        if not data.startswith(self._pre, number - self._offset):
-            return None
-        return self._write(*self._code(data, number))
+        self.width = struct.calcsize(found.code)
+        self.offset = found.position - hit
+        self.before = data[step_end : found.position]
+        self.behind = data[found.position + self.width : end]
+        self.read = struct.Struct(found.code).unpack_from
+        self.write = found.write
 
 
 class Search:
@@ -100,6 +84,9 @@ class Search:
     def next(self, position: int) -> int:
         """Give the first place at or behind `position`; the buffer's end if there is none."""
         data, places = self._data, self._places
+        if len(places) == 1:
+            place = data.find(self.target.needle, position)
+            return place if place >= 0 else len(data)
         first = len(data)
         for index, target in enumerate(self._targets):
             place = places[index]

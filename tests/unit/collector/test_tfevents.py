@@ -319,6 +319,13 @@ def test_damage_anywhere_is_survived(series: list[dict[str, float]], data: st.Da
     assert set(steps(points)) <= set(good)
 
 
+@pytest.mark.parametrize("length", range(3, 24))
+def test_a_short_record_with_the_tag_at_the_end_of_a_file(length: int) -> None:
+    parser = source(Path("/nowhere"), "m").parser("tfevents", Stamp(), {})
+    text = record(b"\x0a\x01m".ljust(length, b"\x80"))
+    assert parser.feed(text, True) == (len(text), [])
+
+
 @given(st.binary(max_size=400))
 def test_any_record_is_read_without_an_error(data: bytes) -> None:
     files = source(Path("/nowhere"), "m")
