@@ -2,8 +2,10 @@
 
 import asyncio
 import hashlib
+import ssl
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 import httpx
@@ -44,8 +46,7 @@ class Entrypoints:
         self._settings = settings
         self._cluster = cluster
         self._resolver = resolver
-        self._client = client or _client
-        self._open: httpx.AsyncClient | None = None
+        self._client = (client or _client)()
         self._cache: OrderedDict[tuple[str, ...], Entrypoint] = OrderedDict()
         self._running: dict[tuple[str, ...], asyncio.Task[Entrypoint]] = {}
 
@@ -82,8 +83,7 @@ class Entrypoints:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._open is not None:
-            await self._open.aclose()
+        await self._client.aclose()
 
     async def _bounded(self, pod: JSON, owner: str, image: Image, arch: str) -> Entrypoint:
         try:
@@ -106,10 +106,8 @@ class Entrypoints:
         secrets: list[JSON] = []
         if owner and self._cluster is not None:
             secrets = await pullsecrets.read(pod, owner, self._cluster)
-        if self._open is None:
-            self._open = self._client()
         session = Session(
-            self._open, image, self._settings, pullsecrets.pick(secrets, image), resolver=self._resolver
+            self._client, image, self._settings, pullsecrets.pick(secrets, image), resolver=self._resolver
         )
         digest = image.digest or await _digest_of_tag(session, image.tag)
         if known := self._remembered(owner, image, digest, arch):
@@ -139,11 +137,17 @@ def _client() -> httpx.AsyncClient:
     could serve another at the same address whose certificate nobody looked at.
     """
     return httpx.AsyncClient(
-        verify=httpx.create_ssl_context(),
+        verify=_trust(),
         trust_env=False,
         limits=httpx.Limits(max_keepalive_connections=0),
         timeout=None,  # noqa: S113 - the whole look-up has one deadline
     )
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """The certificates that are trusted: reading them takes tens of milliseconds, so it is done once."""
+    return httpx.create_ssl_context()
 
 
 async def _digest_of_tag(session: Session, tag: str) -> str:
