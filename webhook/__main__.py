@@ -15,6 +15,7 @@ from trialtap.kube import API, stop
 from webhook import app, metrics, pods, server
 from webhook import settings as settings_file
 from webhook.cluster import JSON, Cluster, ObjectsCluster
+from webhook.entrypoint import Entrypoints
 from webhook.events import Events
 from webhook.kube import KubeCluster
 from webhook.server import Address
@@ -93,7 +94,8 @@ async def _answer(
     cluster: Cluster,
 ) -> None:
     events = Events(cluster)
-    routes: dict[str, app.Handler] = {"/mutate-pod": pods.Pods(events).mutate}
+    entrypoints = Entrypoints(settings.entrypoint_lookup, cluster)
+    routes: dict[str, app.Handler] = {"/mutate-pod": pods.Pods(events, entrypoints.look_up).mutate}
     metrics_address, stop_metrics = server.serve_metrics(args.metrics_listen)
 
     def faults() -> list[str]:
@@ -111,6 +113,7 @@ async def _answer(
         await events.drain()
     finally:
         await stop(follow)
+        await entrypoints.close()
         stop_metrics()
 
 
