@@ -16,7 +16,6 @@ from webhook import app, metrics, pods, server
 from webhook import settings as settings_file
 from webhook.cluster import JSON, Cluster, ObjectsCluster
 from webhook.entrypoint import Entrypoints
-from webhook.entrypoint import Entrypoints
 from webhook.events import Events
 from webhook.kube import KubeCluster
 from webhook.server import Address
