@@ -166,7 +166,7 @@ async def serve(args: argparse.Namespace, store: Store) -> None:
     if certificate is not None:
         tasks.append(asyncio.create_task(certificate.watch()))
     serving = asyncio.create_task(http.serve(sockets=[listener]))
-    while not http.started and not serving.done():
+    while not http.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0.01)
     words = " ".join(f"{name}={_shown(host)}:{port}" for name, (host, port) in ports.items())
     print(f"dbmanager ready {words}", flush=True)

@@ -6,6 +6,8 @@ from sqlalchemy import BigInteger, Column, DateTime, Index, Integer, MetaData, S
 
 METADATA: Final = MetaData()
 
+INDEX: Final = "observation_logs_trial_time_id"
+
 LOGS: Final = Table(
     "observation_logs",
     METADATA,
@@ -20,7 +22,7 @@ LOGS: Final = Table(
     Column("stream", String(255)),
     Column("step", BigInteger),
     Column("ns", Integer),
-    Index("observation_logs_trial_time_id", "trial_name", "time", "id"),
+    Index(INDEX, "trial_name", "time", "id"),
 )
 """Katib's table with four columns more. `ns`: the nanoseconds of `time` below a microsecond."""
 

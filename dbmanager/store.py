@@ -11,7 +11,7 @@ Everything here blocks (call it from a thread) but `report`, which answers a fut
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Final
@@ -109,14 +109,11 @@ class Store:
                 .where(*self._conditions(selection))
                 .limit(selection.limit)
             )
-            if selection.by_id:
-                query = query.order_by(LOGS.c.id)
-            else:
-                query = query.order_by(LOGS.c.time, func.coalesce(LOGS.c.ns, 0), LOGS.c.id)
+            query = query.order_by(LOGS.c.id) if selection.by_id else self.database.in_order(query)
             result = connection.execute(query.execution_options(yield_per=CHUNK))
             try:
-                for chunk in result.partitions():
-                    yield [_row(*row) for row in chunk]
+                chunks = ([_row(*row) for row in chunk] for chunk in result.partitions())
+                yield from chunks if selection.by_id or not self.database.orders_by_index else settled(chunks)
             except GeneratorExit:
                 self.database.abandon(connection)
                 raise
@@ -345,7 +342,29 @@ class Store:
         return self.database.distinct_trial_names(connection)
 
 
-def _row(  # noqa: PLR0913 - a row's columns
+def settled(chunks: Iterable[list[Row]]) -> Iterator[list[Row]]:
+    """Rows in the order (time, id) brought into the order (time, ns, id).
+
+    Only rows of the same microsecond may change places, so that only the last of them wait for the next chunk.
+    """
+    held: list[Row] = []
+    for chunk in chunks:
+        held += chunk
+        last = held[-1].time
+        if held[0].time == last:
+            continue
+        cut = next(index for index in range(len(held) - 1, -1, -1) if held[index].time != last) + 1
+        yield sorted(held[:cut], key=_moment)
+        held = held[cut:]
+    if held:
+        yield sorted(held, key=_moment)
+
+
+def _moment(row: Row) -> tuple[str, int, int]:
+    return row.time, row.ns, row.id
+
+
+def _row(  # noqa: PLR0913, PLR0917 - a row's columns
     id_: int,
     at: str | None,
     ns: int,

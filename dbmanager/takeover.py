@@ -6,11 +6,10 @@ from typing import Final
 
 from sqlalchemy import Connection, inspect, text
 
-from dbmanager.schema import ADDED_COLUMNS, VERSION_TABLE
+from dbmanager.schema import ADDED_COLUMNS, INDEX, VERSION_TABLE
 
 REVISION: Final = "0001"
 """The Alembic revision that the statements amount to."""
-INDEX: Final = "observation_logs_trial_time_id"
 
 # MySQL's name of a character set -> Python's codec of it, for those that Katib's tables were made in.
 CODECS: Final = {
@@ -148,11 +147,10 @@ def observe(connection: Connection) -> Observed:
     seen = Observed(kind=kind, has_streams="streams" in tables, revision=revision)
     details = {"sqlite": _sqlite, "postgresql": _postgresql, "mysql": _mysql}[kind](connection)
     if "observation_logs" in tables:
-        indexed = [
-            index["column_names"][:3] == ["trial_name", "time", "id"]
-            for index in inspector.get_indexes("observation_logs")
-        ]
-        details["has_index"] = any(indexed)
+        # By its name, since queries to MySQL name it.
+        details["has_index"] = any(
+            index["name"] == INDEX for index in inspector.get_indexes("observation_logs")
+        )
     else:
         details["columns"] = None
     return Observed(**{**seen.__dict__, **details})

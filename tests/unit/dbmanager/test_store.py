@@ -334,6 +334,16 @@ def test_a_long_trial_is_read_in_chunks(store: Store) -> None:
     assert values(list(itertools.chain.from_iterable(chunks))) == [row.value for row in batch]
 
 
+def test_rows_of_one_microsecond_are_ordered_over_the_edge_of_a_chunk(store: Store) -> None:
+    def row(microsecond: int, ns: int) -> NewRow:
+        return NewRow(f"2026-01-01 00:00:00.{microsecond:06d}", ns, "m", f"{microsecond}.{ns}")
+
+    batch = [row(0, 0)] * 1990 + [row(1, 999 - ns) for ns in range(20)] + [row(2, ns % 2) for ns in range(3000)]
+    put(store, batch)
+    expected = sorted(batch, key=lambda row: (row.time, row.ns))
+    assert values(read(store)) == [row.value for row in expected]
+
+
 def test_a_reader_that_leaves_early_leaves_the_store_usable(store: Store) -> None:
     put(store, [NewRow(*database_time("2026-01-01T00:00:00Z"), "m", str(index)) for index in range(5001)])
     for _ in range(40):  # more often than there are connections
