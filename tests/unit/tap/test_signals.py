@@ -86,7 +86,7 @@ def control(copy: Copy) -> Iterator[int]:
 
 def controlled(tap: Tap, copy: Copy, grace: str, script: str) -> Running:
     options = [*copy.to, "--control", str(copy.directory / "control"), "--grace", grace]
-    return tap.start(*options, "--", "sh", "-c", script)
+    return tap.start(*options, "--", "sh", "-c", script, stdin=subprocess.PIPE)
 
 
 def test_a_byte_ends_the_training_by_term_and_the_exit_code_is_0(
@@ -179,6 +179,22 @@ def test_a_stop_that_comes_after_the_training_s_own_end_does_not_hide_its_exit_c
     assert copy.end().items() >= {"exit": "3", "stopped": "0"}.items()
     os.close(reader)
     os.close(writer)
+
+
+def test_of_a_stop_and_an_end_that_are_found_together_the_end_counts(
+    tap: Tap, copy: Copy, control: int
+) -> None:
+    running = controlled(tap, copy, "5", "echo ready; read line; exit 3")
+    assert running.stdout.readline() == b"ready\n"
+    (training,) = children(running.pid)
+    os.kill(running.pid, signal.SIGSTOP)
+    os.kill(training, signal.SIGKILL)
+    while is_running(training):
+        time.sleep(0.01)
+    os.write(control, b"s")
+    os.kill(running.pid, signal.SIGCONT)
+    assert running.wait() == 128 + signal.SIGKILL
+    assert copy.end().items() >= {"signal": "9", "stopped": "0"}.items()
 
 
 def test_a_stop_asked_for_before_the_start_is_heeded(placed: Tap, copy: Copy, control: int) -> None:

@@ -126,6 +126,19 @@ def test_it_gets_mask_dispositions_environment_directory_stdin_and_descriptors_a
     assert (with_tap.stderr, with_tap.returncode) == (without.stderr, without.returncode) == (b"", 0)
 
 
+@pytest.mark.parametrize("given", DISPOSITIONS)
+def test_not_even_a_program_that_no_shell_stands_before_sees_other_signals(
+    tap: Tap, copy: Copy, given: str
+) -> None:
+    look = ["grep", "^Sig[^Q]", "/proc/self/status"]  # shells set some of them themselves
+    popen = dict(capture_output=True, timeout=60, check=True, **DISPOSITIONS[given])
+    without, with_tap = (
+        subprocess.run(look, **popen),
+        subprocess.run(tap.argv(*copy.to, "--", *look), **popen),
+    )
+    assert with_tap.stdout == without.stdout != b""
+
+
 def test_it_leads_its_process_group_as_the_first_process_of_a_container_does(tap: Tap, copy: Copy) -> None:
     done = tap.run(*copy.to, "--", "sh", "-c", 'set -- $(cat /proc/$$/stat); [ "$1" = "$5" ] && kill -TERM 0')
     assert done.returncode == 143
