@@ -128,7 +128,8 @@ class CurvesRequest(Model):
     trials: list[TrialRef] = Field(min_length=1, max_length=500)
     metric: Name | None = None
     """None: the one that most of the trials have."""
-    x: Literal["step", "time"] = "step"
+    x: Literal["step", "time", "elapsed"] = "step"
+    """`elapsed`: seconds since the series' first row."""
     buckets: int = Field(default=400, ge=1, le=MAX_BUCKETS)
     """The x axis is cut into so many parts; of each its least and greatest value are given."""
     apart: bool = False
@@ -156,8 +157,10 @@ class CurveAnswer(Model):
     """None when the trial's writer has no streams."""
     pod: str | None
     """None when pods are not told apart."""
-    x_is: Literal["step", "report", "time"]
+    x_is: Literal["step", "report", "time", "elapsed"]
     """`report`: some row has no step, so rows are counted from 1."""
+    start: float
+    """Time of the series' first row, seconds since 1970."""
     x: list[float]
     y: list[float]
     means_x: list[float]

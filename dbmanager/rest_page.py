@@ -10,6 +10,7 @@ FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/page/series.js": ("series.js", "text/javascript; charset=utf-8"),
+    "/page/plot.js": ("plot.js", "text/javascript; charset=utf-8"),
     "/page/style.css": ("style.css", "text/css; charset=utf-8"),
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
     "/page/uplot.js": ("vendor/uplot.js", "text/javascript; charset=utf-8"),

@@ -286,12 +286,14 @@ def _draw_rows(columns: Columns, rows: Any, asked: models.CurvesRequest) -> dict
     steps, values = columns.steps[rows], columns.values[rows]
     if asked.x == "time":
         x_is, x = "time", times / 1e6
+    elif asked.x == "elapsed":
+        x_is, x = "elapsed", (times - times[0]) / 1e6
     elif np.any(steps == NO_STEP):
         x_is, x = "report", np.arange(1.0, rows.size + 1)
     else:
         x_is, x = "step", steps.astype(np.float64)
     line = curve(x, values, asked.buckets, asked.first, asked.last)
-    return {"xIs": x_is} | _line(line, x, values, steps, times)
+    return {"xIs": x_is, "start": times[0] / 1e6} | _line(line, x, values, steps, times)
 
 
 def _line(line: Curve, x: Floats, values: Floats, steps: Any, times: Any) -> dict[str, Any]:
