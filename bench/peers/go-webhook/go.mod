@@ -1,0 +1,3 @@
+module trialtap.dev/bench/go-webhook
+
+go 1.22
