@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -12,6 +12,15 @@ JSON = dict[str, Any]
 
 class ManifestError(Exception):
     """A file cannot be read as Kubernetes objects; the message names the file and the place in it."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML as Kubernetes reads it: a time such as a creationTimestamp is text."""
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
 def load(files: Iterable[str]) -> list[JSON]:
@@ -32,7 +41,7 @@ def _objects(file: str) -> Iterator[JSON]:
     except UnicodeDecodeError as error:
         raise ManifestError(f"{name}: is no UTF-8 text ({error.reason} at byte {error.start})") from None
     try:
-        documents = list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        documents = list(yaml.load_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
         raise ManifestError(f"{name}: {_where(error)}") from None
     except RecursionError:

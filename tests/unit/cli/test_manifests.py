@@ -54,3 +54,9 @@ def test_a_fault_names_the_file_and_the_place(tmp_path: Path, data: bytes, said:
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(manifests.ManifestError, match="/nowhere: No such file"):
         manifests.load(["/nowhere"])
+
+
+def test_a_time_stays_text_as_kubernetes_has_it(tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text("apiVersion: v1\nkind: Pod\nmetadata: {creationTimestamp: 2026-12-01T04:38:29Z}\n")
+    assert manifests.load([str(file)])[0]["metadata"]["creationTimestamp"] == "2026-12-01T04:38:29Z"
