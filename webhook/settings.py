@@ -62,6 +62,8 @@ class Sidecar:
     """Least terminationGracePeriodSeconds of an injected pod, so that points can be flushed; 0: leave it."""
     keep: int = 1 << 30
     """Bytes of a training's output to keep while the database is away."""
+    echo: bool = False
+    """StdOut: repeat the training's lines in the collector's own log, where Katib's UI and SDK look for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,14 +31,12 @@ class Kind:
     """Its path is a directory."""
     formatted: bool = False
     """The source's format (TEXT, JSON) is passed on."""
-    echoes: bool = False
-    """It repeats the training's lines, since Katib's UI and SDK read a trial's log from it."""
     port: bool = False
     """It scrapes a port."""
 
 
 KINDS: Final = {
-    "StdOut": Kind(names.LOGGER_CONTAINER, copies=True, formatted=True, echoes=True),
+    "StdOut": Kind(names.LOGGER_CONTAINER, copies=True, formatted=True),
     "File": Kind(names.LOGGER_CONTAINER, files=True, formatted=True),
     "TensorFlowEvent": Kind(names.COLLECTOR_CONTAINER, files=True, directory=True),
     "PrometheusMetric": Kind(names.COLLECTOR_CONTAINER, port=True),
@@ -78,7 +76,7 @@ def collector_args(subject: Subject, early_stop_address: str) -> list[str]:
             grace=float(subject.grace),
             attempt=attempt(trial),
             keep=settings.sidecar.keep,
-            echo=kind.echoes,
+            echo=kind.copies and settings.sidecar.echo,
         )
     )
     return [escape(word) if "$" in word else word for word in written]
