@@ -112,7 +112,7 @@ class Services:
             [sys.executable, "-P", "-m", program, *argv], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise LocalError(f"{program}: {_last_line(done.stderr)}")
+            raise LocalError(_last_line(done.stderr, program))
 
     def _serve(self, program: str, argv: Sequence[str]) -> dict[str, str]:
         """Start a server and read its ready line, `PROGRAM ready key=value …`."""
@@ -138,10 +138,8 @@ class Services:
                 return dict(word.split("=", 1) for word in line.split()[2:])
             if not line:
                 process.wait()
-                raise LocalError(f"{program}: {_last_line(log.read_text())}")
-        raise LocalError(
-            f"{program}: not ready within {_READY_SECONDS:.0f} s; its last words: {_last_line(log.read_text())}"
-        )
+                raise LocalError(_last_line(log.read_text(), program))
+        raise LocalError(f"not ready within {_READY_SECONDS:.0f} s; {_last_line(log.read_text(), program)}")
 
     def _serve_early_stopping(self) -> str:
         """Serve what a collector calls before it stops a training."""
@@ -169,9 +167,10 @@ def _drain(process: subprocess.Popen[str]) -> None:
         pass
 
 
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "it ended without a word"
+def _last_line(text: str, program: str) -> str:
+    """The last thing that a program said, with its name before it."""
+    lines = text.strip().splitlines() or ["ended without a word"]
+    return f"{program}: {lines[-1].removeprefix(f'{program}: ')}"
 
 
 def admit(trial: TrialPod, services: Services) -> JSON:

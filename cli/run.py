@@ -29,6 +29,7 @@ from types import FrameType
 from cli import manifests, sandbox, trialpod
 from cli.local import LocalError, Services, Watcher, admit
 from cli.localpod import LocalPod, Machine, PodError
+from trialtap import names
 from trialtap.observation import Summary
 
 _WIDTH = 10
@@ -111,7 +112,8 @@ _lock = threading.Lock()
 
 
 def _say(name: str, text: str) -> None:
-    line = f"{name[:_WIDTH]:<{_WIDTH}} | {text}\n"
+    shown = "collector" if name in {names.LOGGER_CONTAINER, names.COLLECTOR_CONTAINER} else name
+    line = f"{shown[:_WIDTH]:<{_WIDTH}} | {text}\n"
     if name == "trialtap" and sys.stdout.isatty() and "NO_COLOR" not in os.environ:
         line = f"\x1b[36m{line[:-1]}\x1b[0m\n"
     with _lock:

@@ -1,6 +1,8 @@
 """The main job, as a user runs it: from a Trial in a file to metrics in the database, with no cluster."""
 
 import socket
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +28,7 @@ def trial(
             "spec": {
                 "objective": {
                     "type": "minimize",
-                    "objectiveMetricName": metrics.split()[0],
+                    "objectiveMetricName": metrics.split(maxsplit=1)[0],
                     "additionalMetricNames": metrics.split()[1:],
                 },
                 "metricsCollector": yaml.safe_load(collector),
@@ -101,9 +103,6 @@ def test_a_training_that_dies_keeps_its_points_and_gives_its_status(
 
 
 def test_a_kept_database_is_read_by_trialtap_metrics(run: Runner, tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     run(trial("print('loss=0.5')"), "--db", str(tmp_path / "kept.db"))
     shown = subprocess.run(
         [Path(sys.executable).with_name("trialtap"), "metrics", "t", "--db", tmp_path / "kept.db"],
@@ -174,7 +173,7 @@ def test_a_hopeless_trial_is_stopped_early_and_its_training_ends_well(run: Runne
     script = """
     import time
     for step in range(1000):
-        print(f'loss={step}')
+        print(f'loss={1000 - step}')
         time.sleep(0.05)
     """
     done = run(trial(script, rules="[{name: loss, value: '3', comparison: greater, startStep: 2}]"))
