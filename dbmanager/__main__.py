@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -120,14 +121,13 @@ class HTTPServer(uvicorn.Server):
         yield
 
 
-async def serve(args: argparse.Namespace, store: Store) -> None:
+async def serve(args: argparse.Namespace, store: Store, certificate: Certificate | None) -> None:
     """Serve until SIGTERM or SIGINT, then finish what is in flight."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
 
-    certificate = Certificate(args.cert, args.key) if args.cert else None
     reviews = Reviews(args.kubeconfig)
     authenticator: Authenticator = Anyone()
     if args.auth == "token":
@@ -194,7 +194,10 @@ def _socket(where: tuple[str, int]) -> socket.socket:
     family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
     made = socket.socket(family)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.bind(where)
+    try:
+        made.bind(where)
+    except OSError as error:
+        raise OSError(f"--http {_shown(where[0])}:{where[1]}: {error.strerror}") from None
     return made
 
 
@@ -217,6 +220,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.http_tls and not args.cert:
         options.error("--http-tls needs --cert and --key")
     try:
+        certificate = Certificate(args.cert, args.key) if args.cert else None
+    except (OSError, ssl.SSLError) as error:
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, FileNotFoundError) else str(error)
+        options.error(f"--cert: {text}")
+    try:
         url = args.database or os.environ.get("TRIALTAP_DATABASE") or url_from_environment()
         if url is None:
             options.error("--database: give a URL, for instance sqlite:////var/lib/trialtap/trials.db")
@@ -225,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"dbmanager: {error}", file=sys.stderr)
         return 2
     try:
-        asyncio.run(serve(args, store))
+        asyncio.run(serve(args, store, certificate))
     except (OSError, RuntimeError) as error:  # gRPC answers a port that is taken with RuntimeError
         print(f"dbmanager: cannot serve: {error}", file=sys.stderr)
         return 1
