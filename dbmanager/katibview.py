@@ -24,8 +24,6 @@ HEARD_MS: Final = 60_000
 ANSWER_BYTES: Final = 4 * 1024 * 1024 - 1024
 """gRPC clients refuse messages past 4 MiB by default; a little stays for the reply's other fields."""
 FIRST_ROWS: Final = 1_000
-ROW_OVERHEAD: Final = 40
-"""Upper bound of a MetricLog's tags, lengths and step, in bytes."""
 
 
 def is_open(streams: Iterable[Stream], now_ms: int) -> bool:
@@ -163,10 +161,13 @@ class _Reach:
 
 
 def _size(row: Row) -> int:
+    """Upper bound of the row's bytes as a MetricLog inside the reply."""
     name, value = row.name, row.value
-    return (
-        ROW_OVERHEAD
-        + 30
-        + (len(name) if name.isascii() else len(name.encode()))
-        + (len(value) if value.isascii() else len(value.encode()))
+    texts = (len(name) if name.isascii() else len(name.encode())) + (
+        len(value) if value.isascii() else len(value.encode())
     )
+    # Five texts and messages have a tag and a length: 10 bytes, and up to 3 more each when they are long.
+    frame = 10 if texts < 64 else 25
+    step = 0 if row.step is None else 12
+    time = 20 if not row.ns and row.time.endswith("000000") else 30
+    return frame + step + time + texts
