@@ -147,7 +147,7 @@ async function draw() {
     x,
     apart,
     // Where many curves lie over each other, fewer columns each.
-    buckets: Math.max(100, Math.min(Math.round(width / 2), Math.round(40000 / state.chosen.size))),
+    buckets: Math.max(100, Math.min(Math.round(width / 2), Math.round(20000 / state.chosen.size))),
     first: state.range?.[0] ?? null,
     last: state.range?.[1] ?? null,
   };
@@ -201,7 +201,8 @@ function label(curve) {
 function lines(curve, { best, smoothing, log }, range) {
   const made = [];
   const soft = smoothing > 0 || best;
-  made.push({ x: curve.x, y: curve.y, width: soft ? 1 : 1.6, alpha: soft ? (smoothing > 0 ? 0.28 : 0.45) : 1 });
+  const faint = Math.max(0.07, Math.min(1, Math.sqrt(8 / state.curves.length)) * (smoothing > 0 ? 0.28 : 0.45)); // many faint lines are not
+  made.push({ x: curve.x, y: curve.y, width: soft ? 1 : 1.6, alpha: soft ? faint : 1 });
   if (smoothing > 0) {
     const whole = curve.means.length > 0; // then x, y are the peaks only, and what came live since
     const x = whole ? [...curve.meansX] : curve.x, y = whole ? [...curve.means] : curve.y;

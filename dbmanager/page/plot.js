@@ -31,9 +31,14 @@ export class Plot {
     this.drawn = drawn;
     this.options = options;
     this.#limits();
-    const data = [null, ...drawn.flatMap((one) => one.lines.map((line) => [line.x, line.y]))];
+    // Layer by layer: no curve's faint line lies over another's smooth one.
+    const layers = Math.max(0, ...drawn.map((one) => one.lines.length));
+    this.order = [];
+    for (let layer = 0; layer < layers; layer++) drawn.forEach((one) => one.lines[layer] && this.order.push([one, one.lines[layer]]));
+    const data = [null, ...this.order.map(([, line]) => [line.x, line.y])];
     if (this.u && same === this.same) {
       this.u.setData(data);
+      this.#overlay();
       return;
     }
     this.same = same;
@@ -43,6 +48,9 @@ export class Plot {
     this.tip.hidden = true;
     if (!drawn.length) return;
     this.u = new uPlot(this.#uplotOptions(), data, this.element);
+    this.glass = document.createElement("canvas"); // what stands out is drawn here: the curves below stay as they are
+    this.glass.className = "glass";
+    this.u.under.after(this.glass);
     this.u.over.addEventListener("dblclick", () => this.handlers.zoom(null));
     this.u.over.addEventListener("mouseleave", () => this.#point(-1));
   }
@@ -51,13 +59,32 @@ export class Plot {
   resize() {
     const { clientWidth: width, clientHeight: height } = this.element;
     if (this.u && width && height) this.u.setSize({ width, height });
+    this.#overlay();
   }
 
   /** Let one curve stand out; -1: none. */
   highlight(index) {
     if (index === this.marked || !this.u) return;
     this.marked = index;
-    this.u.redraw(false);
+    this.#overlay();
+  }
+
+  #overlay() {
+    const { u, glass } = this;
+    if (!u) return;
+    const ratio = devicePixelRatio || 1, { left, top, width, height } = u.bbox;
+    Object.assign(glass, { width, height });
+    Object.assign(glass.style, { left: `${left / ratio}px`, top: `${top / ratio}px`, width: `${width / ratio}px`, height: `${height / ratio}px` });
+    const index = this.marked < 0 ? this.near : this.marked, one = this.drawn[index];
+    if (!one) return;
+    const ctx = glass.getContext("2d");
+    ctx.globalAlpha = 0.7;
+    ctx.fillStyle = css("--card");
+    ctx.fillRect(0, 0, width, height);
+    ctx.translate(-left, -top);
+    one.lines.forEach((line, layer) => this.#stroke(ctx, line, one.colour, layer === one.lines.length - 1 ? 1 : Math.max(line.alpha, 0.35)));
+    for (const line of one.lines) if (line.mark) this.#dot(ctx, line.mark, one.colour, 4.5);
+    if (this.near === index && this.at) this.#dot(ctx, this.at, one.colour, 5);
   }
 
   #limits() {
@@ -92,7 +119,7 @@ export class Plot {
         { ...axis, scale: "x", label: xLabel || undefined, labelSize: 20, labelGap: 0, size: 34, space: 70, ...(values ? { values } : {}) },
         { ...axis, scale: "y", size: 66, values: (_, splits) => splits.map((v) => (v == null ? "" : shown(v))) },
       ],
-      series: [{}, ...this.drawn.flatMap((one, index) => one.lines.map((line) => this.#series(one, line, index)))],
+      series: [{}, ...this.order.map((_, index) => this.#series(index))],
       cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, dataIdx: () => null, bind: { dblclick: () => () => null } },
       hooks: {
         setCursor: [(u) => this.#hover(u)],
@@ -102,70 +129,70 @@ export class Plot {
     };
   }
 
-  #series(one, line, index) {
+  #series(index) {
     return {
-      label: one.label,
-      stroke: () => one.colour,
-      width: line.width,
-      dash: line.dash,
       facets: [{ scale: "x", auto: true }, { scale: "y", auto: true }],
       points: { show: false },
-      paths: (u, seriesIndex) => this.#path(u, seriesIndex, () => {
-        const stands = this.marked < 0 ? this.near : this.marked;
-        return line.alpha * (stands < 0 || stands === index ? 1 : 0.25);
-      }),
+      // Drawn here, so that it can be faint and have gaps; uPlot is given nothing to stroke.
+      paths: (u) => {
+        const [one, line] = this.order[index], { left, top, width, height } = u.bbox;
+        u.ctx.save();
+        u.ctx.beginPath();
+        u.ctx.rect(left, top, width, height);
+        u.ctx.clip();
+        this.#stroke(u.ctx, line, one.colour, line.alpha);
+        u.ctx.restore();
+        return null;
+      },
     };
   }
 
-  /** The line, drawn here so that it can be faint; uPlot is given nothing to stroke. */
-  #path(u, seriesIndex, alpha) {
-    const [xs, ys] = u.data[seriesIndex];
-    const { ctx, bbox } = u, series = u.series[seriesIndex], log = this.options.log;
-    const ratio = devicePixelRatio || 1;
+  #stroke(ctx, { x: xs, y: ys, width, dash = [] }, colour, alpha) {
+    const ratio = devicePixelRatio || 1, log = this.options.log;
+    // Linear in between: two positions of each scale say all.
+    const { x: [x0, x1], y: limits } = this.limits, scale = log ? Math.log : Number;
+    const [y0, y1] = limits.map(scale);
+    const px = this.u.valToPos(x0, "x", true), kx = (this.u.valToPos(x1, "x", true) - px) / (x1 - x0);
+    const py = this.u.valToPos(limits[0], "y", true), ky = (this.u.valToPos(limits[1], "y", true) - py) / (y1 - y0);
     ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-    ctx.clip();
     ctx.beginPath();
     let down = false;
     for (let i = 0; i < xs.length; i++) {
       if (log && !(ys[i] > 0)) { down = false; continue; }
-      const x = u.valToPos(xs[i], "x", true), y = u.valToPos(ys[i], "y", true);
+      const x = px + (xs[i] - x0) * kx, y = py + (scale(ys[i]) - y0) * ky;
       if (down) ctx.lineTo(x, y); else ctx.moveTo(x, y);
       down = true;
     }
-    ctx.globalAlpha = alpha();
-    ctx.strokeStyle = series.stroke();
-    ctx.lineWidth = series.width * ratio;
-    ctx.lineJoin = "round";
-    ctx.lineCap = "round";
-    ctx.setLineDash((series.dash ?? []).map((length) => length * ratio));
-    if (xs.length === 1) { // a single point has no line
-      ctx.setLineDash([]);
-      ctx.arc(u.valToPos(xs[0], "x", true), u.valToPos(ys[0], "y", true), 3 * ratio, 0, 2 * Math.PI);
+    if (xs.length === 1 && down) { // a single point has no line
+      dash = [];
+      ctx.arc(px + (xs[0] - x0) * kx, py + (scale(ys[0]) - y0) * ky, 3 * ratio, 0, 2 * Math.PI);
     }
+    ctx.globalAlpha = alpha;
+    ctx.strokeStyle = colour;
+    ctx.lineWidth = width * ratio;
+    ctx.lineJoin = "round";
+    ctx.setLineDash(dash.map((length) => length * ratio));
     ctx.stroke();
     ctx.restore();
-    return null;
+  }
+
+  #dot(ctx, value, colour, size) {
+    const { left, top, width, height } = this.u.bbox, ratio = devicePixelRatio || 1;
+    const x = this.u.valToPos(value[0], "x", true), y = this.u.valToPos(value[1], "y", true);
+    if (!(x >= left && x <= left + width && y >= top && y <= top + height)) return;
+    ctx.save();
+    ctx.beginPath();
+    ctx.arc(x, y, size * ratio, 0, 2 * Math.PI);
+    ctx.fillStyle = colour;
+    ctx.fill();
+    ctx.lineWidth = 2 * ratio;
+    ctx.strokeStyle = css("--card");
+    ctx.stroke();
+    ctx.restore();
   }
 
   #marks(u) {
-    const { ctx, bbox } = u, ratio = devicePixelRatio || 1;
-    const dot = (value, colour, size) => {
-      const x = u.valToPos(value[0], "x", true), y = u.valToPos(value[1], "y", true);
-      if (!(x >= bbox.left && x <= bbox.left + bbox.width && y >= bbox.top && y <= bbox.top + bbox.height)) return;
-      ctx.beginPath();
-      ctx.arc(x, y, size * ratio, 0, 2 * Math.PI);
-      ctx.fillStyle = colour;
-      ctx.fill();
-      ctx.lineWidth = 2 * ratio;
-      ctx.strokeStyle = css("--card");
-      ctx.stroke();
-    };
-    ctx.save();
-    for (const one of this.drawn) for (const line of one.lines) if (line.mark) dot(line.mark, one.colour, 4.5);
-    if (this.near >= 0 && this.at) dot(this.at, this.drawn[this.near].colour, 5);
-    ctx.restore();
+    for (const one of this.drawn) for (const line of one.lines) if (line.mark) this.#dot(u.ctx, line.mark, one.colour, 4.5);
   }
 
   #selected(u) {
@@ -200,9 +227,8 @@ export class Plot {
     this.at = at;
     this.tip.hidden = index < 0;
     this.handlers.near(index);
-    if (!this.u) return;
-    this.u.redraw(false);
-    if (index < 0) return;
+    this.#overlay();
+    if (!this.u || index < 0) return;
     const one = this.drawn[index];
     const name = Object.assign(document.createElement("b"), { textContent: one.label });
     const where = Object.assign(document.createElement("small"), { textContent: this.#where(one.curve, at[0]) });
