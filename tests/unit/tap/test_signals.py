@@ -232,7 +232,9 @@ def test_the_collector_s_death_does_not_stop_the_training(tap: Tap, copy: Copy) 
     collector = os.open(copy.directory / "control", os.O_RDWR)
     assert running.stdout.readline() == b"ready\n"
     os.close(collector)
+    running.process.communicate(b"goes on\n", 30)
     assert running.wait() == 3
+    assert copy.lines() == [b"ready", b"goes on"]
 
 
 NO_CONTROL = {"absent": "No such file or directory", "a plain file": "not a FIFO"}
