@@ -45,6 +45,8 @@ class JsonFiles:
         self.directory = False
         self.chunk = 1 << 16
         self.findings = Findings()
+        self.sample = SAMPLE
+        """Records of a file whose names are noted."""
         self._names = args.metrics
 
     def accepts(self, path: str) -> bool:
@@ -53,7 +55,7 @@ class JsonFiles:
 
     def parser(self, path: str, stamp: Stamp, state: State) -> Parser:  # noqa: ARG002 - every line stands alone
         """Make the parser of one file; it needs no state."""
-        return JsonLines(self._names, stamp, self.findings)
+        return JsonLines(self._names, stamp, self.findings, self.sample)
 
 
 class JsonLines:
@@ -68,11 +70,11 @@ class JsonLines:
     What is no JSON object, or is longer than `LIMIT`, is skipped and counted.
     """
 
-    def __init__(self, names: Sequence[str], stamp: Stamp, findings: Findings) -> None:
+    def __init__(self, names: Sequence[str], stamp: Stamp, findings: Findings, sample: int = SAMPLE) -> None:
         self._names = tuple(names)
         self._stamp = stamp
         self._findings = findings
-        self._sample = SAMPLE
+        self._sample = sample
         # What a number is written as is what is reported: no float is ever made of it.
         self._decode = json.JSONDecoder(
             parse_float=_Number, parse_int=_Number, parse_constant=_Number

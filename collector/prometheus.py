@@ -1,6 +1,6 @@
 """PrometheusMetric: scrapes the training's own endpoint and gives a point when a value has changed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Any, Final
 
@@ -59,23 +59,30 @@ class Scraper:
                 write(points, last)
             stopped.wait(self._interval)
 
-    def scrape(self, go_on: Any = lambda: True) -> list[Sample]:
+    def scrape(self, go_on: Callable[[], bool] = lambda: True) -> list[Sample]:
         """Give the samples of the wanted names, none when the target does not answer; trouble is said once."""
         try:
-            answer = http.get(self._host, self._port, self._path, TIMEOUT, go_on, ACCEPT)
+            return self.wanted(*self.fetch(go_on))
         except http.Failed as failed:
             if go_on():
                 self._once.trouble("scrape", f"waiting for {self.url}: {failed}")
             return []
-        if answer.status != 200:
-            self._once.trouble("scrape", f"{self.url} answers with status {answer.status}; trying again")
-            return []
-        openmetrics = answer.headers.get("content-type", "").startswith("application/openmetrics-text")
-        text = answer.body.decode("utf-8", "replace")
-        return self._read(text, openmetrics)
 
-    def _read(self, text: str, openmetrics: bool) -> list[Sample]:
-        wanted: list[Sample] = []
+    def fetch(self, go_on: Callable[[], bool] = lambda: True) -> tuple[str, bool]:
+        """Give the target's text, and whether it is OpenMetrics.
+
+        Raises:
+            http.Failed: it does not answer, or not with status 200.
+        """
+        answer = http.get(self._host, self._port, self._path, TIMEOUT, go_on, ACCEPT)
+        if answer.status != 200:
+            raise http.Failed(f"it answers with status {answer.status}")
+        openmetrics = answer.headers.get("content-type", "").startswith("application/openmetrics-text")
+        return answer.body.decode("utf-8", "replace"), openmetrics
+
+    def wanted(self, text: str, openmetrics: bool) -> list[Sample]:
+        """Give the samples of the wanted names in an answer; what is no Prometheus text is said once."""
+        found: list[Sample] = []
         some = not text.strip()  # an endpoint without any series yet is no garbage
         look = not self._looked
         for line in text.split("\n"):
@@ -89,7 +96,7 @@ class Scraper:
                 self._looked = True
                 self.findings.saw(sample.name, sample.key())
             if sample.name in self._names:
-                wanted.append(sample)
+                found.append(sample)
         if not some and not _only_comments(text):
             self._once.trouble(
                 "scrape", f"{self.url} answers what is no Prometheus text: {text[:60]!r}; trying again"
@@ -97,7 +104,7 @@ class Scraper:
             self.findings.skip("answers that are no Prometheus text")
         else:
             self._once.over("scrape", f"scraping {self.url}")
-        return wanted
+        return found
 
     def changed(self, samples: Sequence[Sample], last: dict[str, str]) -> list[MetricPoint]:
         """Give a point for each metric whose series differ from `last`, which is brought up to date."""

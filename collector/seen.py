@@ -22,6 +22,7 @@ _LOOSE: Final = re.compile(
     rf"""(?P<shape>["']?(?P<name>[^\s=:,;(){{}}"']+)["']?(?P<between>[ \t]*[=:][ \t]*|[ \t]+)["']?(?:{_NUMBER}))""",
     re.IGNORECASE,
 )
+_PARTS: Final = re.compile(r"[/.]")
 _SIGNS: Final = re.compile(r"[\W_]+")
 
 
@@ -39,7 +40,11 @@ def look(line: str, wanted: Sequence[str], findings: Findings) -> None:
 
 def closest(wanted: str, names: Iterable[str], at_most: int = 3) -> list[str]:
     """Find the names that resemble `wanted` most, the best first; none when none does."""
-    ranked = sorted((_distance(wanted, name), name) for name in names)
+    # In `train/loss` and `eval.loss` the last part is the metric, what is before it says where.
+    ranked = sorted(
+        (min(_distance(wanted, name), 0.1 + _distance(wanted, _PARTS.split(name)[-1])), name)
+        for name in names
+    )
     return [name for distance, name in ranked if distance < 1.0][:at_most]
 
 
@@ -66,7 +71,7 @@ def _advise(name: str, findings: Findings) -> str:
     shapes = [findings.shapes.get(other, other) for other in near]
     if near and near[0] == name:
         return (
-            f"{missing}, though {shapes[0]!r} was seen: the pattern does not read it so; "
+            f"{missing}, though {shapes[0]!r} was seen, which the pattern does not read: "
             "print NAME=VALUE, or give a filter with two groups, name and value"
         )
     if near:

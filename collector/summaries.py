@@ -25,10 +25,14 @@ _pack_float: Final = struct.Struct("<f").pack
 
 
 def float32(value: float) -> str:
-    """Write a float32: in 7 digits if they give it back, as what a person wrote does, else in 9."""
-    text = f"{value:.7g}"
+    """Write a float32 with as few digits as give it back, 9 at most."""
+    packed = _pack_float(value)
+    text = f"{value:.7g}"  # fewer digits come of it by themselves: noughts at the end are dropped
     try:
-        if _pack_float(float(text)) == _pack_float(value):
+        if _pack_float(float(text)) == packed:
+            return text
+        text = f"{value:.8g}"
+        if _pack_float(float(text)) == packed:
             return text
     except OverflowError:
         pass  # the largest float32, rounded up
