@@ -22,8 +22,19 @@ _Answer = TypeVar("_Answer")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it did its work, 1 with one line on stderr when it could not."""
-    parser = argparse.ArgumentParser(prog="python -m certs", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    arguments = parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except (OSError, ValueError, Status, Unreachable) as error:
+        print(f"certs {arguments.command}: {error}", file=sys.stderr)
+        return 1
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their flags."""
+    made = argparse.ArgumentParser(prog="python -m certs", description=__doc__)
+    commands = made.add_subparsers(dest="command", required=True)
     _add_issue(commands.add_parser("issue", help="write a CA and a serving certificate into a folder"))
     _add_serve(commands.add_parser("serve", help="keep a folder, a Secret and caBundles right, for ever"))
     status = commands.add_parser("status", help="say what is served, trusted and due in a cluster")
@@ -34,13 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rotate.add_argument("--leaf", action="store_true", help="only the serving certificate, not the CA")
     rotate.add_argument("--seconds", type=float, default=180.0, help="how long to wait (default: 180)")
     rotate.set_defaults(run=_rotate)
-    arguments = parser.parse_args(argv)
-    try:
-        code: int = arguments.run(arguments)
-    except (OSError, ValueError, Status, Unreachable) as error:
-        print(f"certs {arguments.command}: {error}", file=sys.stderr)
-        return 1
-    return code
+    return made
 
 
 def _add_issue(parser: argparse.ArgumentParser) -> None:

@@ -90,6 +90,7 @@ class Cluster:
         observed = plan.Observed(
             secret=None if secret is None else data_of(secret),
             configurations={path: _bundles(item) for path, item in found.items() if item is not None},
+            identities=frozenset(item["metadata"]["uid"] for item in found.values() if item is not None),
             wish=_annotation(secret or {}),
             copy=(data_of(copy) if copy else {}) if self._copy else None,
             leading=leading,

@@ -69,6 +69,8 @@ class Memory:
     """Monotonic seconds of the last look."""
     held: Mapping[str, float] = field(default_factory=dict)
     """Seconds for which a CA (by fingerprint) was seen in every caBundle without a break."""
+    among: frozenset[str] = frozenset()
+    """The webhooks (`Observed.identities`) that `held` is about."""
     settled: tuple[str, float] = ("", 0.0)
     """The CA (by fingerprint) that has a serving certificate, and the seconds for which it was seen so."""
     good: Mapping[str, bytes] | None = None
@@ -85,6 +87,8 @@ class Observed:
     """The Secret's data; None when there is no Secret."""
     configurations: Mapping[str, Mapping[str, bytes]]
     """caBundles by webhook, by webhook configuration; only configurations that exist."""
+    identities: frozenset[str] = frozenset()
+    """UIDs of those configurations: one that was made anew starts every count again."""
     wish: str = ""
     """What a person asked to renew by annotation: `ca`, `leaf` or nothing."""
     copy: Mapping[str, bytes] | None = None
@@ -176,15 +180,16 @@ def remember(observed: Observed, now: dt.datetime, monotonic: float) -> Memory:
     """The memory after a look at `monotonic` seconds of this process's clock."""
     memory = observed.memory
     passed = 0.0 if memory.looked is None else max(0.0, min(STEP, monotonic - memory.looked))
-    everywhere = _everywhere(observed)
+    before = memory.held if memory.among == observed.identities else {}
     state = State.read(observed.secret or {}, now)
     current = pem.fingerprint(state.ca.certificate) if state.ca and state.leaf else ""
-    before, seconds = memory.settled
+    settled, seconds = memory.settled
     return replace(
         memory,
         looked=monotonic,
-        held={ca: memory.held[ca] + passed if ca in memory.held else 0.0 for ca in everywhere},
-        settled=(current, seconds + passed if current == before else 0.0),
+        held={ca: before[ca] + passed if ca in before else 0.0 for ca in _everywhere(observed)},
+        among=observed.identities,
+        settled=(current, seconds + passed if current == settled else 0.0),
         good=observed.secret if state.ca else memory.good,
     )
 

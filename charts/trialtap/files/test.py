@@ -18,11 +18,11 @@ SECONDS = 60
 
 def call(path, body=None):
     """One request to the API server; the object it answers with."""
-    request = urllib.request.Request(SERVER + path, json.dumps(body).encode() if body else None)
+    request = urllib.request.Request(SERVER + path, json.dumps(body).encode() if body else None)  # noqa: S310 - https, above
     request.add_header("Authorization", f"Bearer {(ACCOUNT / 'token').read_text().strip()}")
     request.add_header("Content-Type", "application/json")
     context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-    with urllib.request.urlopen(request, context=context, timeout=30) as answer:
+    with urllib.request.urlopen(request, context=context, timeout=30) as answer:  # noqa: S310
         return json.load(answer)
 
 
@@ -50,7 +50,9 @@ def attempt():
     names = {container["name"] for container in pod["spec"].get("initContainers") or ()}
     if names & COLLECTORS:
         return ""
-    decision = (pod["metadata"].get("annotations") or {}).get("trialtap/decision", "the webhook was not called")
+    decision = (pod["metadata"].get("annotations") or {}).get(
+        "trialtap/decision", "the webhook was not called"
+    )
     return f"the pod came out without a collector: {decision}"
 
 
@@ -59,7 +61,9 @@ def main():
     until = time.monotonic() + SECONDS
     while reason := attempt():
         if time.monotonic() > until:
-            print(f"{reason}\nNext: kubectl -n {os.environ['WEBHOOK_NAMESPACE']} logs deployment/{os.environ['WEBHOOK']}")
+            print(
+                f"{reason}\nNext: kubectl -n {os.environ['WEBHOOK_NAMESPACE']} logs deployment/{os.environ['WEBHOOK']}"
+            )
             return 1
         time.sleep(2)
     print(f"a pod of Trial {NAMESPACE}/{TRIAL} comes out with its collector")
