@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,7 +13,8 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from dbmanager.records import Record, record
+from dbmanager.records import Record
+from dbmanager.rest_read import PointReader
 from dbmanager.rows import AmbiguousError, RefusedError, Selection, StoreError, TrialKey
 from dbmanager.store import Store
 from trialtap import names
@@ -45,6 +47,13 @@ class Reader(Protocol):
             CommandError: the address does not answer, or needs a namespace to do so.
         """
 
+    def stored(self, trial: str, namespace: str | None, after: int | None = None) -> Iterator[Record]:
+        """A trial's points in the order of storing with their ordinals; `after`: those of a greater id.
+
+        Raises:
+            CommandError: the address does not answer, or needs a namespace to do so.
+        """
+
     def close(self) -> None:
         """Let go of what was opened."""
 
@@ -69,11 +78,17 @@ class StoreReader:
 
     def records(self, trial: str, namespace: str | None, metrics: Sequence[str] = ()) -> Iterator[Record]:
         """See Reader."""
+        return self._read(Selection(trial, namespace, metrics=metrics))
+
+    def stored(self, trial: str, namespace: str | None, after: int | None = None) -> Iterator[Record]:
+        """See Reader."""
+        return self._read(Selection(trial, namespace, after=after, by_id=True))
+
+    def _read(self, selection: Selection) -> Iterator[Record]:
+        trial = selection.trial_name
         try:
-            streams = {stream.id: stream for stream in self.store.streams(trial, namespace)}
-            for chunk in self.store.rows(Selection(trial, namespace, metrics=metrics)):
-                for row in chunk:
-                    yield record(trial, row, streams)
+            for chunk in PointReader(self.store, selection).chunks():
+                yield from chunk
         except AmbiguousError as error:
             raise CommandError(_ambiguous(trial, error.namespaces)) from error
         except StoreError as error:
@@ -109,7 +124,14 @@ class RestReader:
 
     def records(self, trial: str, namespace: str | None, metrics: Sequence[str] = ()) -> Iterator[Record]:
         """See Reader."""
-        params: dict[str, Any] = {"format": "ndjson", "metric": list(metrics)}
+        return self._read(trial, namespace, {"metric": list(metrics)})
+
+    def stored(self, trial: str, namespace: str | None, after: int | None = None) -> Iterator[Record]:
+        """See Reader."""
+        return self._read(trial, namespace, {"order": "stored"} | ({} if after is None else {"after": after}))
+
+    def _read(self, trial: str, namespace: str | None, params: dict[str, Any]) -> Iterator[Record]:
+        params = params | {"format": "ndjson"}
         if namespace:
             params["namespace"] = namespace
         path = f"trials/{quote(trial, safe='')}/metrics"
@@ -182,9 +204,18 @@ class GrpcReader:
             response_deserializer=messages.GET.reply.FromString,
         )
         try:
-            reply = call(messages.GET.request(trial_name=trial, namespace=namespace or ""), timeout=30)
+            reply, done = call.with_call(
+                messages.GET.request(trial_name=trial, namespace=namespace or ""), timeout=30
+            )
         except self._grpc.RpcError as error:
             raise CommandError(f"{self.address}: {_grpc_fault(error)}") from error
+        thinned = dict(done.trailing_metadata()).get("trialtap-thinned")
+        if thinned:
+            print(
+                f"{self.address}: the trial is too large for one gRPC answer, {thinned} points came; "
+                "REST (http://…) gives all",
+                file=sys.stderr,
+            )
         for log in reply.observation_log.metric_logs:
             if not metrics or log.metric.name in metrics:
                 step = log.step if log.HasField("step") else None
@@ -200,6 +231,14 @@ class GrpcReader:
                     None,
                     None,
                 )
+
+    def stored(self, trial: str, namespace: str | None, after: int | None = None) -> Iterator[Record]:
+        """See Reader: Katib's API numbers no rows."""
+        if after is not None:
+            raise CommandError(
+                f"{self.address}: gRPC cannot tell what is new; give the REST API or the database"
+            )
+        return self.records(trial, namespace)
 
     def close(self) -> None:
         """See Reader."""

@@ -24,7 +24,7 @@ class Record(NamedTuple):
         stream: id of the source of that pod.
         ordinal: number of the row in its stream, from 0; None where the row has none.
         attempt: number of the trial's attempt, from 0.
-        id: the row's key in the database; None in files.
+        id: the row's key in the database it was read from; None elsewhere.
     """
 
     trial: str
@@ -40,8 +40,7 @@ class Record(NamedTuple):
     id: int | None = None
 
 
-FIELDS: Final = Record._fields[:-1]
-"""What files hold: `id` is the database's own."""
+FIELDS: Final = Record._fields
 
 
 def record(trial: str, row: Row, streams: Mapping[str, Stream], ordinal: int | None = None) -> Record:
@@ -63,9 +62,9 @@ def record(trial: str, row: Row, streams: Mapping[str, Stream], ordinal: int | N
 
 
 def ndjson(records: Iterable[Record]) -> bytes:
-    """One JSON object a line, without `id`."""
+    """One JSON object a line."""
     return b"".join(
-        orjson.dumps(dict(zip(FIELDS, record, strict=False)), option=orjson.OPT_APPEND_NEWLINE)
+        orjson.dumps(dict(zip(FIELDS, record, strict=True)), option=orjson.OPT_APPEND_NEWLINE)
         for record in records
     )
 
@@ -78,5 +77,5 @@ def csv_head() -> bytes:
 def csv_lines(records: Iterable[Record]) -> bytes:
     """RFC 4180 lines, None as the empty field."""
     text = io.StringIO()
-    csv.writer(text).writerows(record[:-1] for record in records)
+    csv.writer(text).writerows(records)
     return text.getvalue().encode()

@@ -117,6 +117,13 @@ def read_metrics(  # noqa: PLR0913, PLR0917 - one parameter each
     last_step: Annotated[Step, Query(alias="lastStep")] = None,
     attempt: Annotated[int | None, Query(ge=0, lt=models.INT64)] = None,
     pod: Annotated[str | None, Query(max_length=255)] = None,
+    order: Annotated[
+        Literal["time", "stored"],
+        Query(description="`stored`: as they came; NDJSON and CSV then number the rows"),
+    ] = "time",
+    after: Annotated[
+        int | None, Query(ge=0, lt=models.INT64, description="Only rows of a greater id")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=10_000, description="Points on a page; only of JSON")] = 1000,
     cursor: Annotated[str | None, Query(description="`next` of the page before")] = None,
     format: Annotated[  # noqa: A002 - the parameter's name
@@ -134,6 +141,8 @@ def read_metrics(  # noqa: PLR0913, PLR0917 - one parameter each
             metrics=tuple(metric or ()),
             first_step=first_step,
             last_step=last_step,
+            by_id=order == "stored",
+            after=after,
             start=times["start"],
             end=times["end"],
         ),
@@ -142,6 +151,8 @@ def read_metrics(  # noqa: PLR0913, PLR0917 - one parameter each
         cursor,
     )
     kind = format or _accepted(accept)
+    if kind == "json" and order == "stored":
+        raise ApiError(422, "order: pages are by time; ask for format=ndjson or csv, or page on by `after`")
     if kind == "json":
         return Response(reader.page(limit).model_dump_json(), media_type="application/json")
     write, media = (

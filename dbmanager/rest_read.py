@@ -12,12 +12,13 @@ import orjson
 from sqlalchemy import case, func, select
 
 from dbmanager import rest_models as models
+from dbmanager.databases import same_text
 from dbmanager.records import Record, record
 from dbmanager.rest_columns import NO_STEP, ColumnCache, Columns, Holdings, read_holdings
 from dbmanager.rest_curves import Curve, Floats, curve
 from dbmanager.rest_scope import ApiError, Scope
 from dbmanager.rows import Row, Selection, Stream, TrialKey
-from dbmanager.schema import STREAMS
+from dbmanager.schema import LOGS, STREAMS
 from dbmanager.store import Store, now_ms
 from dbmanager.summary import Summary
 from trialtap.points import format_time, parse_time
@@ -123,6 +124,7 @@ class PointReader:
         pod: str | None = None,
         cursor: str | None = None,
     ) -> None:
+        self._ordinals = first_ordinals(store, selection, self._all(selection, attempt, pod))
         self._trial = selection.trial_name
         self._streams = {s.id: s for s in store.streams(selection.trial_name, selection.namespace)}
         self._wanted = attempt, pod
@@ -138,9 +140,25 @@ class PointReader:
     def chunks(self) -> Iterator[list[Record]]:
         """Records in lists of bounded length."""
         for chunk in self._store.rows(self._selection):
-            records = [record(self._trial, row, self._streams) for row in chunk if self._passes(row)]
+            records = [
+                record(self._trial, row, self._streams, self._ordinal(row))
+                for row in chunk
+                if self._passes(row)
+            ]
             if records:
                 yield records
+
+    @staticmethod
+    def _all(selection: Selection, attempt: int | None, pod: str | None) -> bool:
+        """Whether every row is read in the order of storing, so that rows can be numbered by counting."""
+        whole = Selection(selection.trial_name, selection.namespace, after=selection.after, by_id=True)
+        return selection == whole and attempt is None and pod is None
+
+    def _ordinal(self, row: Row) -> int | None:
+        found = self._ordinals.get(row.stream) if row.stream is not None else None
+        if found is not None and row.stream is not None:
+            self._ordinals[row.stream] = found + 1
+        return found
 
     def page(self, limit: int) -> models.Points:
         """At most `limit` of them."""
@@ -165,6 +183,26 @@ class PointReader:
         if stream is None:
             return attempt in (None, 0) and pod is None
         return attempt in (None, stream.attempt) and pod in (None, stream.pod)
+
+
+def first_ordinals(store: Store, selection: Selection, wanted: bool = True) -> dict[str, int]:
+    """The ordinal of the first row after `selection.after` of each of the trial's streams.
+
+    The last row of a stream stands before `next`, and rows lost before it leave no mark, so it is counted
+    from the end.
+    """
+    if not wanted:
+        return {}
+    query = (
+        # One statement, one snapshot: the trial may be growing.
+        select(STREAMS.c.id, STREAMS.c.next, func.count(LOGS.c.id))
+        .join(LOGS, (LOGS.c.stream == STREAMS.c.id) & (LOGS.c.trial_name == STREAMS.c.trial_name))
+        .where(same_text(store.database, STREAMS.c.trial_name, selection.trial_name))
+        .where(STREAMS.c.deleted_at.is_(None), LOGS.c.id > (selection.after or 0))
+        .group_by(STREAMS.c.id, STREAMS.c.next)
+    )
+    with store._reading() as connection:
+        return {stream: max(after - count, 0) for stream, after, count in connection.execute(query)}
 
 
 def _nanoseconds(at: str, ns: int) -> int:
