@@ -109,7 +109,7 @@ def _change(target: JSON, key: str, change: Any) -> None:
 
 
 def _strategies(objective: Any) -> Any:
-    if not isinstance(objective, dict) or objective.get("type") not in {"minimize", "maximize"}:
+    if not isinstance(objective, dict) or objective.get("type") not in ("minimize", "maximize"):
         return objective
     extra = objective.get("additionalMetricNames")
     given = objective.get("metricStrategies") or []
