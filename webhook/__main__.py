@@ -18,6 +18,7 @@ from webhook import settings as settings_file
 from webhook.cluster import JSON, Cluster, ObjectsCluster
 from webhook.entrypoint import Entrypoints
 from webhook.events import Events
+from webhook.experiments import handlers
 from webhook.kube import KubeCluster
 from webhook.server import Address
 from webhook.settings import Settings
