@@ -35,12 +35,7 @@ def share(subject: Subject, *, writable: bool) -> volumes.Sharing:
     Raises:
         Refusal: the trial holds no container, or its path cannot be shared.
     """
-    if not given(subject.trial).get("image"):
-        raise Refusal(
-            Reason.INVALID,
-            f'Trial "{subject.trial.metadata.name}": spec.metricsCollector.collector.customCollector: kind Custom'
-            " needs the container that collects, with an image",
-        )
+    _check(subject.trial)
     source = subject.trial.spec.metrics_collector.source
     where = source.file_system_path if source else None
     if where is None or not where.path:
@@ -102,9 +97,23 @@ def own_volumes(settings: Settings) -> list[JSON]:
     return [volume for volume in sidecar.own_volumes(settings) if volume["name"] == names.TOKEN_VOLUME]
 
 
+def _check(trial: Trial) -> None:
+    """Refuse what can be no container: the CRD takes anything, and the API server would name the pod's field."""
+    field, container = "spec.metricsCollector.collector.customCollector", given(trial)
+    fault = (
+        "" if isinstance(container.get("image"), str) else "needs the container that collects, with an image"
+    )
+    for name in ("env", "volumeMounts"):
+        items = container.get(name)
+        if items and not (isinstance(items, list) and all(isinstance(item, dict) for item in items)):
+            fault = f"{name} is no list of objects"
+    if fault:
+        raise Refusal(Reason.INVALID, f'Trial "{trial.metadata.name}": {field}: {fault}')
+
+
 def _with(container: JSON, field: str, items: Iterable[JSON], key: str) -> JSON:
     """The container with the items that its own list lacks appended to it."""
     present = container.get(field) or []
-    taken = {item.get(key) for item in present}
+    taken = [item.get(key) for item in present]
     new = [item for item in items if item[key] not in taken]
     return {**container, field: [*present, *new]} if new else container

@@ -50,36 +50,60 @@ def collector_args(subject: Subject, early_stop_address: str) -> list[str]:
     """The sidecar's `args`, escaped for the kubelet, which expands `$(VAR)` and `$$` in them.
 
     Raises:
-        Refusal: PrometheusMetric names a port that the training container does not have.
+        Refusal: PrometheusMetric names a port that the training container does not have; or the trial asks
+            for what no collector can read (a metric's name with a `;`, a rule without a number).
     """
     trial, source, settings = subject.trial, subject.trial.spec.metrics_collector, subject.settings
     kind = KINDS[source.kind]
     config = katibconfig.collector(subject.surroundings.katib_config, source.kind)
-    written = argv.write(
-        CollectorArgs(
-            trial=trial.metadata.name,
-            metrics=trial.spec.objective.metric_names,
-            objective_type=trial.spec.objective.type or "minimize",
-            db_address=settings.db_address,
-            path=names.TAP_OUTPUT if kind.copies else source.path,
-            filters=source.filters,
-            format=source.format if kind.formatted else None,
-            wait_all=config.wait_all is not False,
-            stop_rules=tuple(
-                StopRule(rule.name, rule.value, rule.comparison, rule.start_step)
-                for rule in trial.spec.early_stopping_rules or ()
-            ),
-            early_stop_address=early_stop_address,
-            kind=source.kind,
-            namespace=subject.surroundings.namespace,
-            port=_port(source.port, subject.container) if kind.port else 0,
-            grace=float(subject.grace),
-            attempt=attempt(trial),
-            keep=settings.sidecar.keep,
-            echo=kind.copies and settings.sidecar.echo,
-        )
+    args = CollectorArgs(
+        trial=trial.metadata.name,
+        metrics=trial.spec.objective.metric_names,
+        objective_type=trial.spec.objective.type or "minimize",
+        db_address=settings.db_address,
+        path=names.TAP_OUTPUT if kind.copies else source.path,
+        filters=source.filters,
+        format=source.format if kind.formatted else None,
+        wait_all=config.wait_all is not False,
+        stop_rules=tuple(
+            StopRule(rule.name, rule.value, rule.comparison, rule.start_step)
+            for rule in trial.spec.early_stopping_rules or ()
+        ),
+        early_stop_address=early_stop_address,
+        kind=source.kind,
+        namespace=subject.surroundings.namespace,
+        port=_port(source.port, subject.container) if kind.port else 0,
+        grace=float(subject.grace),
+        attempt=attempt(trial),
+        keep=settings.sidecar.keep,
+        echo=kind.copies and settings.sidecar.echo,
     )
+    written = argv.write(args)
+    if tuple(written) not in _READABLE:
+        _check(trial, args, written)
     return [escape(word) if "$" in word else word for word in written]
+
+
+_READABLE: Final[dict[tuple[str, ...], None]] = {}
+"""Command lines that were read back as they were meant: one for each trial of late."""
+_MAX_READABLE: Final = 1_000
+
+
+def _check(trial: Trial, args: CollectorArgs, written: list[str]) -> None:
+    """Refuse a trial whose collector could not read its own command line: training would run unobserved."""
+    try:
+        fault = "" if argv.parse(written) == args else "a metric's name is empty or holds a ';'"
+    except ValueError as error:
+        fault = str(error)
+    if fault:
+        raise Refusal(
+            Reason.INVALID,
+            f'Trial "{trial.metadata.name}": no collector can read what spec.objective, spec.metricsCollector and'
+            f" spec.earlyStoppingRules ask for: {fault}; correct the Experiment",
+        )
+    while len(_READABLE) >= _MAX_READABLE:
+        del _READABLE[next(iter(_READABLE))]
+    _READABLE[tuple(written)] = None
 
 
 def attempt(trial: Trial) -> int:

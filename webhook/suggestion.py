@@ -1,5 +1,7 @@
 """What a trial takes from its experiment's Suggestion: PBT's volume, and the EarlyStopping service."""
 
+from typing import Any
+
 from trialtap import names
 from webhook import volumes
 from webhook.build import Injection
@@ -28,8 +30,7 @@ def early_stopping_address(subject: Subject) -> tuple[str, tuple[str, ...]]:
 def with_volume(subject: Subject, base: Injection) -> Injection:
     """PBT's checkpoints: the suggestion's claim at `suggestion_trial_dir`, each trial in a folder of its own."""
     service = _service(subject.surroundings.suggestion)
-    given = _algorithm(subject.surroundings.suggestion).get("algorithmSettings") or ()
-    directory = next((item.get("value") for item in given if item.get("name") == "suggestion_trial_dir"), "")
+    directory = _settings(subject.surroundings.suggestion).get("suggestion_trial_dir")
     if not directory or not service:
         return base
     claim = {"persistentVolumeClaim": {"claimName": service}}
@@ -51,11 +52,24 @@ def _claim(volume: JSON) -> str | None:
 
 def _service(suggestion: JSON | None) -> str:
     """`<suggestion>-<algorithm>`, the name of a suggestion's Service and of its claim; "" where unknown."""
-    name = ((suggestion or {}).get("metadata") or {}).get("name")
-    algorithm = _algorithm(suggestion).get("algorithmName")
+    name = _mapping(suggestion, "metadata").get("name")
+    algorithm = _mapping(suggestion, "spec", "algorithm").get("algorithmName")
     return f"{name}-{algorithm}" if name and algorithm else ""
 
 
-def _algorithm(suggestion: JSON | None) -> JSON:
-    spec: JSON = (suggestion or {}).get("spec") or {}
-    return spec.get("algorithm") or {}
+def _settings(suggestion: JSON | None) -> dict[str, str]:
+    """The algorithm's settings by name; what is no setting is passed over."""
+    given = _mapping(suggestion, "spec", "algorithm").get("algorithmSettings")
+    return {
+        item["name"]: item["value"]
+        for item in (given if isinstance(given, list) else ())
+        if isinstance(item, dict) and isinstance(item.get("name"), str) and isinstance(item.get("value"), str)
+    }
+
+
+def _mapping(document: JSON | None, *keys: str) -> JSON:
+    """The mapping that the keys lead to; an empty one where they do not: the CRD keeps whatever is written."""
+    found: Any = document
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}

@@ -174,7 +174,7 @@ def _copy(container: JSON, mounts: list[JSON], path: str) -> Sharing:
                     fault=f"subPathExpr {expression!r} of the mount at {mount['mountPath']!r} needs ${missing}, which"
                     f" container {container['name']!r} does not set in `env`; set it there"
                 )
-            env += [item for item in needed if item not in env]
+            env += [item for item in (_of_training(item, container) for item in needed) if item not in env]
         copies.append(copy)
     return Sharing(collector_mounts=tuple(copies), collector_env=tuple(env), warnings=tuple(warnings))
 
@@ -191,6 +191,14 @@ def _variables(container: JSON, expression: str) -> tuple[list[JSON], str]:
             seen.add(name)
             wanted += _names_in(by_name[name].get("value") or "")
     return [item for name, item in by_name.items() if name in seen], missing
+
+
+def _of_training(item: JSON, container: JSON) -> JSON:
+    """A variable with the training's value in another container: its own resources are named."""
+    reference = (item.get("valueFrom") or {}).get("resourceFieldRef")
+    if not reference or reference.get("containerName"):
+        return item
+    return {**item, "valueFrom": {"resourceFieldRef": {**reference, "containerName": container["name"]}}}
 
 
 def _names_in(text: str) -> list[str]:
