@@ -108,6 +108,18 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--leaf-days", type=_days, default=issue.LEAF_LIFE, help="life of a serving certificate (default: 90)"
     )
     parser.add_argument(
+        "--lead-seconds",
+        type=float,
+        default=plan.Settings.lead,
+        help="how long a new CA is published before anything signed by it is served (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--retire-seconds",
+        type=float,
+        default=plan.Settings.retire,
+        help="how long an old CA stays trusted after the change (default: %(default)g)",
+    )
+    parser.add_argument(
         "--http",
         default="0.0.0.0:8081",
         metavar="HOST:PORT",
@@ -145,7 +157,13 @@ def _serve(arguments: argparse.Namespace) -> int:
         raise ValueError("give --service or --name: a certificate without names serves nobody")
     if 3 * arguments.leaf_days > arguments.ca_days:
         raise ValueError("--leaf-days: a third of --ca-days at most, else a certificate could outlive its CA")
-    settings = plan.Settings(tuple(names), ca_life=arguments.ca_days, leaf_life=arguments.leaf_days)
+    settings = plan.Settings(
+        tuple(names),
+        ca_life=arguments.ca_days,
+        leaf_life=arguments.leaf_days,
+        lead=arguments.lead_seconds,
+        retire=arguments.retire_seconds,
+    )
     host, _, port = arguments.http.rpartition(":")
 
     async def run() -> int:

@@ -20,7 +20,7 @@ from trialtap.kube import Status, Unreachable
 
 _IDLE_SECONDS: Final = 60.0
 _BUSY_SECONDS: Final = 5.0
-"""Between looks while a count is running; less than `plan.STEP`, so that each second counts."""
+"""Between looks while a count is running, at most; less than `plan.STEP`, so that each second counts."""
 _MOST_WRITES: Final = 20
 """Looks without a pause, each after a write: a plan that never comes to rest must not load the API server."""
 _LIVE_SECONDS: Final = 180.0
@@ -58,6 +58,7 @@ class Keeper:
         self._lease = lease
         self._out = out
         self._settings = settings
+        self._busy_seconds = min(_BUSY_SECONDS, max(0.5, settings.lead / 5))
         self._memory = plan.Memory()
         self._changed = asyncio.Event()
         self._turned = time.monotonic()
@@ -110,8 +111,8 @@ class Keeper:
             self.metrics.leading.set(look.observed.leading)
             if not await self._perform(actions, look):
                 observed = replace(observed, memory=self._memory)
-                return _BUSY_SECONDS if plan.unfinished(observed, look.now) else _IDLE_SECONDS
-        return _BUSY_SECONDS
+                return self._busy_seconds if plan.unfinished(observed, look.now) else _IDLE_SECONDS
+        return self._busy_seconds
 
     async def _perform(self, actions: tuple[plan.Action, ...], look: Look) -> bool:
         """Do it in order; whether something was written, or refused, so that another look is due."""
