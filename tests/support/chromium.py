@@ -48,7 +48,13 @@ class Browser:
         self.errors: list[str] = []
         self._folder = Path(tempfile.mkdtemp(prefix="trialtap-chromium-"))
         self._process = subprocess.Popen(
-            [str(binary()), *FLAGS, f"--user-data-dir={self._folder}", f"--window-size={width},{height}", "about:blank"],
+            [
+                str(binary()),
+                *FLAGS,
+                f"--user-data-dir={self._folder}",
+                f"--window-size={width},{height}",
+                "about:blank",
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -60,12 +66,20 @@ class Browser:
         self._ids = itertools.count(1)
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -141,13 +155,26 @@ class Browser:
 
     def key(self, key: str, code: str = "", modifiers: int = 0) -> None:
         """Press and release a key, by its DOM name."""
-        codes = {"Tab": 9, "Enter": 13, " ": 32, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        codes = {
+            "Tab": 9,
+            "Enter": 13,
+            " ": 32,
+            "ArrowLeft": 37,
+            "ArrowUp": 38,
+            "ArrowRight": 39,
+            "ArrowDown": 40,
+        }
         text = {"text": key} if len(key) == 1 else {}
         number = codes.get(key, ord(key) if len(key) == 1 else 0)
         for kind in ("keyDown", "keyUp"):
             self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=code or key, modifiers=modifiers,
-                windowsVirtualKeyCode=number, **(text if kind == "keyDown" else {}),
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=code or key,
+                modifiers=modifiers,
+                windowsVirtualKeyCode=number,
+                **(text if kind == "keyDown" else {}),
             )
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
