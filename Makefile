@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CC ?= cc
 
-.PHONY: help install demo test check format lock proto tap clean kube kube-path test-cluster serve review
+.PHONY: help install demo test check format lock proto crds tap clean kube kube-path test-cluster serve review
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -86,6 +86,9 @@ serve: install ## serve the webhook here, with the objects of a recorded case an
 
 review: install ## send the recorded case's request to `make serve` and print the pod's patch
 	$(BIN)/python -c 'import json, sys; json.dump(json.load(sys.stdin)["review"], sys.stdout)' < $(SAMPLE) | curl --silent --show-error --fail-with-body --cacert $(SERVE)/ca.crt -H 'Content-Type: application/json' --data-binary @- 'https://localhost:8443/mutate-pod?timeout=10s' | $(BIN)/python -c 'import base64, json, sys; r = json.load(sys.stdin)["response"]; r["patch"] = json.loads(base64.b64decode(r.get("patch", "W10="))); print(json.dumps(r, indent=1))'
+
+crds: install ## trialtap/objects.py -> the chart's CRDs
+	$(BIN)/python -m trialtap.crds charts/trialtap/crds-source
 
 clean: ## remove what was built, .venv included
 	rm -rf $(VENV) build dist collector/tap .mypy_cache .ruff_cache .pytest_cache .hypothesis

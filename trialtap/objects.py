@@ -16,7 +16,13 @@ from trialtap import names
 class Model(BaseModel):
     """Base: camelCase outside, snake_case inside, unknown fields kept, null read as absent."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow", frozen=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="allow",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
 
 
 class Metadata(Model):
@@ -43,9 +49,13 @@ class Objective(Model):
     type: str = ""
     """minimize or maximize"""
     goal: float | None = None
+    """The value at which the experiment is done."""
     objective_metric_name: str = ""
+    """The metric that trials are judged by."""
     additional_metric_names: list[str] | None = None
+    """Metrics that are collected besides."""
     metric_strategies: list[MetricStrategy] | None = None
+    """Which value of each metric counts; by default min when minimizing, max when maximizing."""
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -99,28 +109,36 @@ class MetricsFilter(Model):
     """RE2 patterns with two groups, name and value."""
 
     metrics_format: list[str] | None = None
+    """RE2 patterns whose first group is a metric's name and whose second is its value."""
 
 
 class MetricsSource(Model):
     """What a collector reads."""
 
     file_system_path: FileSystemPath | None = None
+    """File and TensorFlowEvent: where the training writes."""
     http_get: HTTPGet | None = None
+    """PrometheusMetric: where the training serves."""
     filter: MetricsFilter | None = None
+    """How metrics look in text."""
 
 
 class Collector(Model):
     """Which collector; a Custom one brings its own container."""
 
     kind: str | None = None
+    """StdOut, File, TensorFlowEvent, PrometheusMetric, Custom or Push"""
     custom_collector: dict[str, Any] | None = None
+    """Custom: the container that collects."""
 
 
 class MetricsCollectorSpec(Model):
     """How a trial's metrics are collected. The properties give Katib's defaults where nothing is said."""
 
     collector: Collector | None = None
+    """Which collector; StdOut by default."""
     source: MetricsSource | None = None
+    """What it reads."""
 
     @property
     def kind(self) -> str:
@@ -167,14 +185,23 @@ class TrialSpec(Model):
 
     objective: Objective = Field(default_factory=Objective)
     parameter_assignments: list[ParameterAssignment] | None = None
+    """The hyperparameters of this run."""
     early_stopping_rules: list[EarlyStoppingRule] | None = None
+    """The training is stopped once every rule is met."""
     run_spec: dict[str, Any] | None = None
+    """The Kubernetes object that the trial runs."""
     retain_run: bool = False
+    """Keep that object when the trial has ended."""
     metrics_collector: MetricsCollectorSpec = Field(default_factory=MetricsCollectorSpec)
+    """How its metrics are collected."""
     primary_pod_labels: dict[str, str] | None = None
+    """Labels of the pod whose metrics count; without them every pod's do."""
     primary_container_name: str = ""
+    """The container that trains."""
     success_condition: str = ""
+    """GJSON path over the object; met when it gives an object or a non-empty list."""
     failure_condition: str = ""
+    """The same, looked at first."""
     labels: dict[str, str] | None = None
 
 
@@ -245,13 +272,21 @@ class TrialTemplate(Model):
     """What every trial of an experiment runs."""
 
     retain: bool = False
+    """Keep a trial's object when the trial has ended."""
     trial_spec: dict[str, Any] | None = None
+    """The Kubernetes object, with ${trialParameters.NAME} where parameters go."""
     config_map: ConfigMapSource | None = None
+    """Where the template stands instead."""
     trial_parameters: list[TrialParameter] | None = None
+    """What ${trialParameters.NAME} stands for."""
     primary_pod_labels: dict[str, str] | None = None
+    """Labels of the pod whose metrics count; without them every pod's do."""
     primary_container_name: str = ""
+    """The container that trains."""
     success_condition: str = ""
+    """GJSON path over the object; met when it gives an object or a non-empty list."""
     failure_condition: str = ""
+    """The same, looked at first."""
 
 
 class GraphConfig(Model):
@@ -280,15 +315,25 @@ class ExperimentSpec(Model):
     """What an Experiment asks for."""
 
     parameters: list[Parameter] | None = None
+    """The search space."""
     objective: Objective | None = None
+    """What trials are judged by."""
     algorithm: Algorithm | None = None
+    """What proposes trials."""
     early_stopping: Algorithm | None = None
+    """What stops hopeless ones."""
     trial_template: TrialTemplate | None = None
+    """What every trial runs."""
     parallel_trial_count: int | None = None
+    """How many trials run at once; 3 by default."""
     max_trial_count: int | None = None
+    """How many trials are made at most; without it, until the goal is reached."""
     max_failed_trial_count: int | None = None
+    """How many trials may fail before the experiment does."""
     metrics_collector_spec: MetricsCollectorSpec | None = None
+    """How metrics are collected."""
     nas_config: NasConfig | None = None
+    """A neural architecture search, instead of parameters."""
     resume_policy: str | None = None
     """Never, LongRunning or FromVolume"""
 
