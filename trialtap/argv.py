@@ -7,7 +7,7 @@ argv is read from the table below, and argparse is imported only to print `--hel
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     import argparse
@@ -212,11 +212,10 @@ def parse(argv: Sequence[str]) -> CollectorArgs:
 
 def write(args: CollectorArgs) -> list[str]:
     """Write the argv that `parse` reads as the same `args`; values equal to the default are left out."""
-    default = CollectorArgs(trial="", metrics=())
     argv: list[str] = []
-    for flag in _FLAGS:
-        value = getattr(args, flag.attribute)
-        if value == getattr(default, flag.attribute):
+    for flag, place, default in _PLACES:
+        value: Any = args[place]
+        if value == default:
             continue
         for item in value if flag.repeated else (value,):
             argv += [flag.flags[0], _text(flag, item)]
@@ -233,6 +232,13 @@ def _text(flag: _Flag, value: object) -> str:
     return str(value)
 
 
+_DEFAULT: Final = CollectorArgs(trial="", metrics=())
+_PLACES: Final = tuple(
+    (flag, place, _DEFAULT[place])
+    for flag in _FLAGS
+    for place in (CollectorArgs._fields.index(flag.attribute),)
+)
+"""Each flag with where its value stands in `CollectorArgs`, and the value that needs no flag."""
 _BY_NAME: Final = {
     name: flag
     for flag in _FLAGS
