@@ -48,7 +48,6 @@ CONNECT_SECONDS: Final = 5
 
 COLUMNS: Final = "trial_name, time, metric_name, value, namespace, stream, step, ns"
 _COPY = f"COPY observation_logs ({COLUMNS}) FROM STDIN"
-_INSERT_SQLITE = f"INSERT INTO observation_logs ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?)"  # noqa: S608
 _INSERT_MYSQL = f"INSERT INTO observation_logs ({COLUMNS}) VALUES "  # noqa: S608
 _STATEMENT_CHARACTERS: Final = 256 * 1024
 """Of one INSERT to MySQL, so that it stays far under any `max_allowed_packet`."""
@@ -113,13 +112,9 @@ class Database:
                 for statement in _mysql_inserts(batches):
                     cursor.execute(statement)
             return
-        rows = [
-            (batch.trial_name, row[0], row[2], row[3], batch.namespace, batch.stream, row[4], row[1])
-            for batch in batches
-            for row in batch.rows
-        ]
         cursor = driver.cursor()
-        cursor.executemany(_INSERT_SQLITE, rows)
+        for batch in batches:
+            _sqlite_insert(cursor, batch)
         cursor.close()
 
     @property
@@ -183,6 +178,35 @@ def _copy_lines(batch: Batch) -> str:
             for at, ns, name, value, step in batch.rows
         ]
     )
+
+
+def _sqlite_values(count: int) -> str:
+    """INSERT of `count` rows; ?1-?3 are the trial, namespace and stream of all."""
+    values = ",".join(
+        f"(?1,?{at},?{at + 2},?{at + 3},?2,?3,?{at + 4},?{at + 1})" for at in range(4, 4 + 5 * count, 5)
+    )
+    return f"INSERT INTO observation_logs ({COLUMNS}) VALUES {values}"  # noqa: S608
+
+
+_INSERT_SQLITE: Final = {count: _sqlite_values(count) for count in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
+
+
+def _sqlite_insert(cursor: sqlite3.Cursor, batch: Batch) -> None:
+    """Rows in statements of a power of two.
+
+    Python's sqlite3 lets go of the GIL at each step, which executemany takes once a row; while the event
+    loop is busy, getting it back costs more than the row.
+    """
+    rows = batch.rows
+    count, at = 256, 0
+    while at < len(rows):
+        while count > len(rows) - at:
+            count //= 2
+        values: list[Any] = [batch.trial_name, batch.namespace, batch.stream]
+        for row in rows[at : at + count]:
+            values += row
+        cursor.execute(_INSERT_SQLITE[count], values)
+        at += count
 
 
 def _mysql_inserts(batches: Iterable[Batch]) -> Iterator[str]:
