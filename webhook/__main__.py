@@ -97,7 +97,12 @@ async def _answer(
 ) -> None:
     events = Events(cluster)
     entrypoints = Entrypoints(settings.entrypoint_lookup, cluster)
-    routes: dict[str, app.Handler] = {"/mutate-pod": pods.Pods(events, entrypoints.look_up).mutate}
+    routes: dict[str, app.Handler] = {
+        "/mutate-pod": pods.Pods(events, entrypoints.look_up).mutate,
+        "/mutate-experiment": handlers.mutate_experiment,
+        "/validate-experiment": handlers.validate_experiment,
+        "/validate-trial": handlers.validate_trial,
+    }
     metrics_address, stop_metrics = server.serve_metrics(args.metrics_listen)
 
     def faults() -> list[str]:
