@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from trialtap import names
 from trialtap.objects import Trial
-from webhook import sidecar, volumes
+from webhook import resources, sidecar, volumes
 from webhook.build import Injection
 from webhook.review import JSON, Reason, Refusal
 from webhook.settings import Settings
@@ -77,8 +77,9 @@ def plan(subject: Subject, base: Injection) -> Injection:
 def build(subject: Subject, args: list[str], mounts: Iterable[JSON], env: Iterable[JSON] = ()) -> JSON:
     """The container as a native sidecar: told, equipped and ended like ours, its own fields going first.
 
-    It gets our argv where it has no `args` of its own. With early-stopping rules the training waits for the
-    `tap` that it puts in place, as ours does.
+    It gets our argv where it has no `args` of its own, and our resources and securityContext where it has
+    none (its file system stays writable, since nobody knows what it writes). With early-stopping rules the
+    training waits for the `tap` that it puts in place, as ours does.
     """
     trial, settings = subject.trial, subject.settings
     token = [mount for mount in sidecar.own_mounts(settings) if mount["name"] == names.TOKEN_VOLUME]
@@ -89,6 +90,12 @@ def build(subject: Subject, args: list[str], mounts: Iterable[JSON], env: Iterab
         container["args"] = args
     if trial.spec.early_stopping_rules:
         container.setdefault("lifecycle", sidecar.WAIT_READY)
+    if "securityContext" not in container:
+        context = sidecar.security_context(subject.pod, subject.container, like_training=True)
+        container["securityContext"] = {k: v for k, v in context.items() if k != "readOnlyRootFilesystem"}
+    if not container.get("resources"):
+        ranges = subject.surroundings.limit_ranges
+        container["resources"] = resources.for_sidecar(subject.pod, settings.sidecar.resources, ranges)
     return container
 
 
