@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -72,6 +72,7 @@ Namespace = Annotated[
     str | None,
     Query(max_length=255, pattern=r"^[^\x00]*$", description="Needed where two namespaces hold that name"),
 ]
+TrialName = Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
 Metrics = Annotated[list[models.Name] | None, Query(description="Only these metrics; may repeat")]
 Step = Annotated[int | None, Query(ge=-models.INT64, lt=models.INT64)]
 Time = Annotated[str | None, Query(description="RFC 3339, inclusive; without a zone it is UTC")]
@@ -107,7 +108,7 @@ def list_trials(  # noqa: PLR0913, PLR0917 - one parameter each
 def read_metrics(  # noqa: PLR0913, PLR0917 - one parameter each
     store: StoreOf,
     scope: ScopeOf,
-    trial: str,
+    trial: TrialName,
     times: Annotated[dict[str, int | None], Depends(_nanoseconds)],
     namespace: Namespace = None,
     metric: Metrics = None,
@@ -176,13 +177,15 @@ def _accepted(accept: str) -> str:
 
 
 @router.get("/trials/{trial:path}/summary", responses=_FAULTS)
-def summarize(store: StoreOf, scope: ScopeOf, trial: str, namespace: Namespace = None) -> models.Summary:
+def summarize(
+    store: StoreOf, scope: ScopeOf, trial: TrialName, namespace: Namespace = None
+) -> models.Summary:
     """Count, min, max and latest of each metric; attempts apart."""
     return rest_read.summarize(store, scope.resolve(store, trial, namespace))
 
 
 @router.delete("/trials/{trial:path}", responses=_FAULTS)
-def delete(store: StoreOf, scope: ScopeOf, trial: str, namespace: Namespace = None) -> models.Deleted:
+def delete(store: StoreOf, scope: ScopeOf, trial: TrialName, namespace: Namespace = None) -> models.Deleted:
     """Delete a trial's points for good; what its collectors still send is not stored."""
     key = scope.resolve(store, trial, namespace)
     return models.Deleted(rows=store.delete(key.name, key.namespace))
@@ -227,7 +230,7 @@ def _chosen(store: Store, scope: Scope, trials: list[str]) -> list[TrialKey]:
         for trial in trials
         for namespace, slash, name in [trial.partition("/")]
     ]
-    with store._reading() as connection:
+    with store.reading() as connection:
         holdings = read_holdings(connection, [name for name, _ in wanted])
     keys = []
     for name, namespace in wanted:

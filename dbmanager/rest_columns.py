@@ -141,7 +141,7 @@ class ColumnCache:
             UnavailableError: the database cannot be read.
         """
         with self._lock:
-            with self._store._reading() as connection:
+            with self._store.reading() as connection:
                 newest = connection.execute(select(func.max(LOGS.c.id))).scalar() or 0
                 holdings = read_holdings(connection, [key.name for key in keys])
                 self._drop(connection, newest)
@@ -177,7 +177,7 @@ class ColumnCache:
         oldest = min((self._kept[key].settled for key in keys), default=newest)
         fresh: dict[str, list[Any]] = {key.name: [] for key in keys}
         if oldest < newest:
-            with self._store._reading() as connection:
+            with self._store.reading() as connection:
                 for row in connection.execute(rows_after(oldest, list(fresh)).where(LOGS.c.id <= newest)):
                     if row.trial_name in fresh:
                         fresh[row.trial_name].append(row)
@@ -203,7 +203,7 @@ class ColumnCache:
         ]
         pieces: list[dict[str, Any]] = []
         first: int | None = None
-        with self._store._reading() as connection:
+        with self._store.reading() as connection:
             array = _AGGREGATES.get(self._store.database.kind)
             if array and len(streams) == 1 and streams[0].next <= PIECE:
                 piece = self._small(connection, mine, array, columns, streams[0].id)

@@ -48,7 +48,7 @@ class Tail:
         Raises:
             UnavailableError: the database cannot be read now.
         """
-        with self._store._reading() as connection:
+        with self._store.reading() as connection:
             if self.last is None:
                 self.last = connection.execute(select(func.max(LOGS.c.id))).scalar() or 0
                 self._floor = self.last

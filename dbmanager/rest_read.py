@@ -90,7 +90,7 @@ def _stream_counts(store: Store) -> dict[TrialKey, tuple[int, int, int, int]]:
         .where(STREAMS.c.deleted_at.is_(None))
         .group_by(STREAMS.c.namespace, STREAMS.c.trial_name)
     )
-    with store._reading() as connection:
+    with store.reading() as connection:
         return {
             TrialKey(ns, name): (a, p, seen, live or 0)
             for ns, name, a, p, seen, live in connection.execute(query)
@@ -201,7 +201,7 @@ def first_ordinals(store: Store, selection: Selection, wanted: bool = True) -> d
         .where(STREAMS.c.deleted_at.is_(None), LOGS.c.id > (selection.after or 0))
         .group_by(STREAMS.c.id, STREAMS.c.next)
     )
-    with store._reading() as connection:
+    with store.reading() as connection:
         return {stream: max(after - count, 0) for stream, after, count in connection.execute(query)}
 
 
@@ -255,7 +255,7 @@ def draw(store: Store, cache: ColumnCache, scope: Scope, asked: models.CurvesReq
     Raises:
         UnavailableError: the database cannot be read.
     """
-    with store._reading() as connection:
+    with store.reading() as connection:
         holdings = read_holdings(connection, [ref.name for ref in asked.trials])
     chosen = {
         (ref.name, ref.namespace): scope.choose(ref.name, ref.namespace, holdings) for ref in asked.trials

@@ -93,7 +93,7 @@ class Store:
             AmbiguousError: no namespace given and several hold the trial.
             UnavailableError: the database cannot be read.
         """
-        with self._reading(stream=True) as connection:
+        with self.reading(stream=True) as connection:
             query = (
                 select(
                     LOGS.c.id,
@@ -105,7 +105,7 @@ class Store:
                     LOGS.c.namespace,
                     LOGS.c.stream,
                 )
-                .where(self._belongs(connection, selection.trial_name, selection.namespace))
+                .where(self.belongs(connection, selection.trial_name, selection.namespace))
                 .where(*self._conditions(selection))
                 .limit(selection.limit)
             )
@@ -127,7 +127,7 @@ class Store:
         """
 
         def delete(connection: Connection) -> int:
-            belongs = self._belongs(connection, trial_name, namespace)
+            belongs = self.belongs(connection, trial_name, namespace)
             streams = and_(
                 same_text(self.database, STREAMS.c.trial_name, trial_name), STREAMS.c.deleted_at.is_(None)
             )
@@ -149,7 +149,7 @@ class Store:
         A trial whose rows have no namespace and whose streams have none either is `TrialKey(None, name)`;
         where exactly one namespace holds a trial of that name, rows without namespace count to it.
         """
-        with self._reading() as connection:
+        with self.reading() as connection:
             held = {
                 TrialKey(found or None, name)
                 for found, name in connection.execute(
@@ -167,12 +167,12 @@ class Store:
 
     def namespaces(self, trial_name: str) -> list[str]:
         """The namespaces whose writers said that they hold a trial of that name, sorted."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             return self._namespaces(connection, trial_name)
 
     def streams(self, trial_name: str, namespace: str | None = None) -> list[Stream]:
         """The trial's streams that are not tombstones, in the order of attempt, pod, id."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             query = select(STREAMS).where(
                 same_text(self.database, STREAMS.c.trial_name, trial_name), STREAMS.c.deleted_at.is_(None)
             )
@@ -202,7 +202,7 @@ class Store:
         Raises:
             UnavailableError: it gave none.
         """
-        with self._reading() as connection:
+        with self.reading() as connection:
             connection.execute(select(literal(1)))
 
     def purge(self, keep_days: float | None = None) -> tuple[int, int]:
@@ -244,7 +244,7 @@ class Store:
         """A trial is old when its streams were last heard of, and its newest row written, before the cutoff."""
         cutoff, _ = split_time(cutoff_ms * 1_000_000)
         newest = func.max(LOGS.c.time)
-        with self._reading() as connection:
+        with self.reading() as connection:
             names = self.database.distinct_trial_names(connection)
         total = 0
         for name in names:
@@ -271,7 +271,12 @@ class Store:
         return total
 
     @contextmanager
-    def _reading(self, *, stream: bool = False) -> Iterator[Connection]:
+    def reading(self, *, stream: bool = False) -> Iterator[Connection]:
+        """A connection to read by; `stream`: results are fetched as they are read.
+
+        Raises:
+            UnavailableError: the database cannot be read.
+        """
         try:
             with self.database.readers.connect() as connection:
                 yield connection.execution_options(stream_results=stream)
@@ -296,7 +301,7 @@ class Store:
         alone = set(self._namespaces(connection, trial_name)) <= {namespace}
         return [namespace, ""] if alone else [namespace]
 
-    def _belongs(self, connection: Connection, trial_name: str, namespace: str | None) -> ColumnElement[bool]:
+    def belongs(self, connection: Connection, trial_name: str, namespace: str | None) -> ColumnElement[bool]:
         """Which rows are that trial's.
 
         Rows without a namespace are the trial's as long as no second namespace holds one of that name.
