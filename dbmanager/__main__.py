@@ -174,6 +174,7 @@ async def serve(args: argparse.Namespace, store: Store, certificate: Certificate
     await asyncio.wait([asyncio.create_task(stop.wait()), serving], return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping: requests in flight are finished")
     await health_servicer.enter_graceful_shutdown()
+    app.state.stopping.set()  # live streams end
     http.should_exit = True
     await asyncio.gather(*(server.stop(GRACE_SECONDS) for server in servers))
     await serving

@@ -1,5 +1,6 @@
 """The REST API and the page: HTTP in, what `rest_read` and `rest_live` say out."""
 
+import threading
 from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any, Final, Literal
@@ -204,6 +205,7 @@ def draw(request: Request, store: StoreOf, scope: ScopeOf, asked: models.CurvesR
     response_class=StreamingResponse,
 )
 async def live(  # noqa: PLR0913, PLR0917 - one parameter each
+    request: Request,
     store: StoreOf,
     scope: ScopeOf,
     trial: Annotated[
@@ -217,7 +219,7 @@ async def live(  # noqa: PLR0913, PLR0917 - one parameter each
     keys = await run_in_threadpool(_chosen, store, scope, trial)
     tail = Tail(store, keys, metric or (), last_event_id if last_event_id is not None else after)
     return StreamingResponse(
-        events(store, tail, [key.name for key in keys]),
+        events(store, tail, [key.name for key in keys], request.app.state.stopping),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
@@ -265,6 +267,8 @@ def application(
         authenticator: tells the only namespace that a caller may read and delete in; None = everybody
             everything.
         column_bytes: memory for numbers that the page may ask for again.
+
+    Set `state.stopping` before the server is told to stop: live streams then end by themselves.
     """
     app = FastAPI(
         title="trialtap DB manager",
@@ -276,6 +280,7 @@ def application(
     app.state.store = store
     app.state.authenticator = authenticator or Anyone()
     app.state.columns = ColumnCache(store, column_bytes)
+    app.state.stopping = threading.Event()
     # Server-sent events pass through uncompressed: the middleware leaves text/event-stream alone.
     app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=1)
     app.include_router(router)

@@ -1,6 +1,7 @@
 """New points as server-sent events: asked of the database once it says that there are some."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
@@ -94,15 +95,18 @@ def _whole(time: str | None) -> str:
     return time if len(time) == 26 else f"{time[:19]}.{time[20:].ljust(6, '0')}"
 
 
-async def events(store: Store, tail: Tail, names: Sequence[str]) -> AsyncIterator[bytes]:
+async def events(
+    store: Store, tail: Tail, names: Sequence[str], stopping: threading.Event
+) -> AsyncIterator[bytes]:
     """Server-sent events: `points` with a JSON list of points, its `id` for Last-Event-ID.
 
-    The database being away ends nothing: a comment says so, and it is asked again.
+    The database being away ends nothing: a comment says so, and it is asked again. `stopping` ends it,
+    within LOOK_SECONDS.
     """
     quiet = 0.0
     with store.bus.subscribe(names) as subscription:
         yield b"retry: 2000\n\n"
-        while True:
+        while not stopping.is_set():
             try:
                 last, points = await run_in_threadpool(tail.look)
             except UnavailableError:

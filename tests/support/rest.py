@@ -20,7 +20,7 @@ BEGIN = 1_769_860_800 * 10**9
 def serving(app: FastAPI) -> Iterator[str]:
     """The URL of the application while it is served by uvicorn in a thread."""
     server = uvicorn.Server(
-        uvicorn.Config(app, port=0, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+        uvicorn.Config(app, port=0, log_level="warning", lifespan="off", timeout_graceful_shutdown=4)
     )
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -31,6 +31,7 @@ def serving(app: FastAPI) -> Iterator[str]:
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:
+        app.state.stopping.set()
         server.should_exit = True
         thread.join()
 
