@@ -203,8 +203,6 @@ class Loop:
             if isinstance(result, Acknowledged):
                 result.stream.acked = result.position
                 self._dirty = True
-                for tail in self._tails:
-                    tail.acknowledged(result.stream)
                 if self._katib:
                     self._save(now=True)  # Katib's DB manager cannot tell what it has already
             elif isinstance(result, Rewind):
@@ -415,6 +413,10 @@ class Loop:
             )
         else:
             self._once.over("save", "the checkpoint can be written again")
+            # What lies before is cleared away only now: a restart reads on from what was saved.
+            for stream in self._checkpoint.streams.values():
+                for tail in self._tails:
+                    tail.acknowledged(stream)
 
 
 def pod_name() -> str:
