@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 
 from certs import files, issue, people, plan, serve
 from certs.cluster import Cluster, Where
-from certs.lease import Lease
 from trialtap.kube import API, Status, Unreachable
+from trialtap.lease import Lease
 
 _DAY: Final = dt.timedelta(days=1)
 _Answer = TypeVar("_Answer")

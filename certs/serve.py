@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from certs import files, issue, pem, plan
 from certs.cluster import Cluster, Look
-from certs.lease import Lease
 from trialtap.kube import Status, Unreachable
+from trialtap.lease import Lease
 
 _IDLE_SECONDS: Final = 60.0
 _BUSY_SECONDS: Final = 5.0

@@ -1,7 +1,7 @@
-"""One writer at a time: holding the chart's Lease, by the election of `kubernetes.aio`.
+"""One writer at a time: holding a Lease of the chart's, by the election of `kubernetes.aio`.
 
 A holder that was paused may still believe in its Lease for a moment; that is why each write also names
-the version it was decided on (see `certs.plan`).
+the version of the object that it was decided on.
 """
 
 import asyncio
