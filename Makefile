@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CC ?= cc
 
-.PHONY: help install demo test check format lock proto crds tap clean kube kube-path test-cluster serve review
+.PHONY: help install demo test check format lock proto crds tap images clean kube kube-path test-cluster serve review
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -23,6 +23,9 @@ collector/tap: collector/tap.c
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -static -o $@ $<
 
 tap: collector/tap ## build tap for this machine
+
+images: ## build both images: REGISTRY=… PUSH=1 PLATFORM=linux/arm64 BASE=… (hack/images tells all)
+	hack/images
 
 demo: install ## run a real training from Trial to metrics, with no cluster
 	$(BIN)/trialtap run -f examples/job.yaml
@@ -47,6 +50,7 @@ lock: ## resolve the dependencies anew and write the lock files
 	$(LOCK) --all-extras -o requirements.lock
 	$(LOCK) --extra server -c requirements.lock -o requirements-server.lock
 	$(LOCK) --extra collector -c requirements.lock -o requirements-collector.lock
+	$(LOCK:pyproject.toml=--group tap) -o requirements-tap.lock
 
 proto: install ## trialtap/api.proto -> trialtap/api.binpb
 	$(BIN)/python -m grpc_tools.protoc -I trialtap --descriptor_set_out=/dev/stdout api.proto | $(BIN)/python -c 'import sys; from google.protobuf.descriptor_pb2 import FileDescriptorSet as S; sys.stdout.buffer.write(S.FromString(sys.stdin.buffer.read()).file[0].SerializeToString())' > trialtap/api.binpb.new

@@ -70,8 +70,8 @@ def copy_python(root: Path) -> None:
     link = place(root, interpreter.with_name("python3"))
     if not link.exists():
         link.symlink_to(interpreter.name)
-    for key in ("stdlib", "platstdlib"):
-        copy_tree(root, Path(sysconfig.get_path(key)), LEFT_OUT)
+    for library in {Path(sysconfig.get_path(key)).resolve() for key in ("stdlib", "platstdlib")}:
+        copy_tree(root, library, LEFT_OUT)
 
 
 def compile_all(root: Path) -> None:
