@@ -103,11 +103,11 @@ def _sorted(objects: Sequence[JSON], namespace: str) -> tuple[list[JSON], list[J
     rest = [item for item in objects if item["kind"] != "AdmissionReview" and item not in pods]
     if not reviews and not pods:
         made = trialpod.build(rest)
-        return [_review(made.pod, namespace)], [*made.owners, *rest]
-    return [*reviews, *(_review(pod, namespace) for pod in pods)], [*rest, *pods]
+        return [review_of(made.pod, namespace)], [*made.owners, *rest]
+    return [*reviews, *(review_of(pod, namespace) for pod in pods)], [*rest, *pods]
 
 
-def _review(pod: JSON, namespace: str) -> JSON:
+def review_of(pod: JSON, namespace: str) -> JSON:
     """The AdmissionReview that an API server would send for a pod that is created."""
     kind = {"group": "", "version": "v1", "kind": "Pod"}
     request = {
@@ -145,7 +145,7 @@ async def _answer(
             continue
         for line in await _lines(request, verdict, cluster):
             print(line, file=sys.stderr)
-        print(_output(request, verdict, args.output), end="")
+        print(output(request, verdict, args.output), end="")
         status = 1 if verdict.refusal else status
     await entrypoints.close()
     return status
@@ -203,7 +203,8 @@ async def _missing(request: Request, cluster: Cluster) -> str:
     return ""
 
 
-def _output(request: Request, verdict: Verdict, shape: str) -> str:
+def output(request: Request, verdict: Verdict, shape: str) -> str:
+    """What is printed of one answer: the pod, the patch or the whole AdmissionReview."""
     if shape == "review":
         return json.dumps(orjson.loads(review.answer(request, verdict)), indent=2) + "\n"
     if verdict.refusal:

@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import cluster
+from tests.support import cluster, manifests
+from tests.support.cluster import ControlPlane, wait_until
+from tests.support.onserver import BUILT_IN, COUNTER, READABLE, UNREADABLE, wait_for_registration
+from tests.support.webhook import Webhook
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,3 +28,43 @@ def control_plane() -> Iterator[cluster.ControlPlane]:
         yield plane.start()
     finally:
         plane.stop()
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane: ControlPlane) -> ControlPlane:
+    kinds = [
+        manifests.crd(*key.split(), plural) for key, plural in READABLE.items() if plural not in BUILT_IN
+    ]
+    kinds.append(manifests.crd(*UNREADABLE.split(), "hiddens"))
+    control_plane.apply(*manifests.KATIB, *kinds)
+    resources = [f"{plural}.{key.split()[0].rpartition('/')[0]}" for key, plural in READABLE.items()]
+    control_plane.apply(*manifests.account(resources))
+    for crd in [*manifests.KATIB, *kinds]:
+        done = control_plane.kubectl("wait", "--for=condition=Established", f"crd/{crd['metadata']['name']}")
+        assert done.returncode == 0, done.stderr
+    return control_plane
+
+
+@pytest.fixture(scope="module")
+def webhook(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
+    """The webhook with its own account's rights, registered with the API server."""
+    kubeconfig = plane.kubeconfig(plane.token(*manifests.ACCOUNT))
+    served = Webhook(tmp_path_factory.mktemp("webhook"), "--kubeconfig", kubeconfig).start().wait_ready()
+    plane.apply(manifests.configuration(served.url, served.ca))
+    wait_for_registration(plane, served)
+    yield served
+    plane.client.delete("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/trialtap")
+    assert served.stop() == 0
+
+
+@pytest.fixture
+def hpo(plane: ControlPlane) -> str:
+    """A labelled namespace of the test's own."""
+    name = f"hpo-{next(COUNTER)}"
+    plane.apply(manifests.namespace(name))
+    wait_until(
+        lambda: plane.client.get(f"/api/v1/namespaces/{name}/serviceaccounts/default").status_code == 200,
+        20,
+        "the namespace's service account",
+    )
+    return name
