@@ -1,5 +1,6 @@
 """The one thread that writes: whatever waits when a commit ends goes into the next transaction together."""
 
+import hashlib
 import logging
 import queue
 import threading
@@ -39,7 +40,7 @@ _SELECT = select(STREAMS).where(STREAMS.c.id.in_(bindparam("ids", expanding=True
 _UPDATE = (
     update(STREAMS)
     .where(STREAMS.c.id == bindparam("stream"))
-    .values({name: bindparam(f"new_{name}") for name in ("next", "ended_at", "seen_at", "attempt", "pod")})
+    .values({name: bindparam(f"new_{name}") for name in ("next", "ended_at", "seen_at", "deleted_at")})
 )
 _INSERT_ABSENT: Final[dict[str, Executable]] = {
     "sqlite": sqlite.insert(STREAMS).on_conflict_do_nothing(),
@@ -63,6 +64,7 @@ class _State:
         self.stream = stream
         self.next = stream.next
         self.ended_at = stream.ended_at
+        self.deleted_at = stream.deleted_at
         self.dirty = False
 
 
@@ -232,16 +234,18 @@ class Writer:
         batches: list[Batch] = []
         outcomes: list[Outcome | StoreError] = []
         for report in reports:
-            origin = report.origin
+            origin = origin_of(report)
             if origin is None:
                 rows = present(report, report.rows)
                 outcomes.append(Outcome(len(rows), 0))
-                namespace, stream = report.namespace, None
+            elif report.origin is None:
+                rows = append(states[origin.stream], report, now)
+                outcomes.append(Outcome(len(rows), 0))
             else:
                 outcome, rows = advance(states[origin.stream], report, origin, now)
                 outcomes.append(outcome)
-                namespace, stream = origin.namespace or None, origin.stream
             if rows:
+                namespace, stream = (origin.namespace or None, origin.stream) if origin else (None, None)
                 batches.append(Batch(report.trial_name, namespace, stream, rows))
         if batches:
             self._database.insert(connection, batches)
@@ -251,8 +255,7 @@ class Writer:
                 "new_next": state.next,
                 "new_ended_at": state.ended_at,
                 "new_seen_at": now,
-                "new_attempt": state.stream.attempt,
-                "new_pod": state.stream.pod,
+                "new_deleted_at": state.deleted_at,
             }
             for state in states.values()
             if state.dirty
@@ -263,28 +266,30 @@ class Writer:
 
     def _lock(self, connection: Connection, reports: Sequence[Report], now: int) -> dict[str, _State]:
         """The streams of the reports, locked; those absent are inserted first."""
-        origins = {report.origin.stream: report for report in reports if report.origin is not None}
+        origins: dict[str, tuple[Origin, str]] = {}
+        for report in reports:
+            origin = origin_of(report)
+            if origin is not None:
+                origins[origin.stream] = (origin, report.trial_name)
         if not origins:
             return {}
         ids = sorted(origins)
         states = self._select_streams(connection, ids)
         absent = [stream for stream in ids if stream not in states]
         if absent:
-            rows = []
-            for stream in absent:
-                origin = origins[stream].origin
-                assert origin is not None  # noqa: S101 - taken from those with an origin
-                rows.append(
-                    {
-                        "id": stream,
-                        "namespace": origin.namespace,
-                        "trial_name": origins[stream].trial_name,
-                        "pod": origin.pod,
-                        "attempt": origin.attempt,
-                        "next": 0,
-                        "seen_at": now,
-                    }
-                )
+            rows = [
+                {
+                    "id": stream,
+                    "namespace": origin.namespace,
+                    "trial_name": trial_name,
+                    "pod": origin.pod,
+                    "attempt": origin.attempt,
+                    "next": 0,
+                    "seen_at": now,
+                }
+                for stream in absent
+                for origin, trial_name in (origins[stream],)
+            ]
             connection.execute(_INSERT_ABSENT[self._database.kind], rows)
             states |= self._select_streams(connection, absent)
         return states
@@ -292,6 +297,27 @@ class Writer:
     def _select_streams(self, connection: Connection, ids: Sequence[str]) -> dict[str, _State]:
         found = connection.execute(self._select, {"ids": ids})
         return {row[0]: _State(Stream(*row)) for row in found}
+
+
+def origin_of(report: Report) -> Origin | None:
+    """The report's origin; for a writer without one whose token named its namespace, one of our making.
+
+    Such a stream is what tells that this namespace holds the trial.
+    """
+    if report.origin is not None or report.namespace is None:
+        return report.origin
+    digest = hashlib.sha256(f"{report.namespace}/{report.trial_name}".encode()).hexdigest()
+    return Origin(report.namespace, "", f"push-{digest}")
+
+
+def append(state: _State, report: Report, now: int) -> Sequence[NewRow]:
+    """Rows of a writer without ordinals: all are new, also after a delete, and none are waited for."""
+    rows = present(report, report.rows)
+    state.next += len(rows)
+    state.ended_at = now
+    state.deleted_at = None
+    state.dirty = True
+    return rows
 
 
 def present(report: Report, rows: Sequence[NewRow | None]) -> Sequence[NewRow]:

@@ -225,6 +225,19 @@ def test_rows_without_namespace_are_those_of_the_only_namespace(store: Store) ->
     assert store.streams("trial") == []
 
 
+def test_a_writer_without_ordinals_whose_namespace_is_known_holds_its_trial(store: Store) -> None:
+    for value in ("1", "2"):
+        store.report(Report("trial", rows(value), namespace="a")).result(30)
+    store.report(Report("trial", rows("3"), namespace="b")).result(30)
+    assert store.namespaces("trial") == ["a", "b"]
+    assert values(read(store, namespace="a")) == ["1", "2"]
+    assert all(stream.ended_at is not None for stream in store.streams("trial"))
+    assert store.delete("trial", "a") == 2
+    assert store.namespaces("trial") == ["b"]
+    store.report(Report("trial", rows("4"), namespace="a")).result(30)  # no late flush: it has no stream
+    assert values(read(store, namespace="a")) == ["4"]
+
+
 def test_trials_are_listed_by_namespace_and_name(store: Store) -> None:
     put(store, rows("1"), "b", "ns2")
     put(store, rows("1"), "a", "ns2")
