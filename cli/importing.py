@@ -76,7 +76,10 @@ class GrpcSink:
             self.report(report._replace(rows=[], origin=report.origin._replace(first=0, gap=False)))
         m = self._messages
         request = m.ReportObservationLogRequest(trial_name=report.trial_name)
-        for row in filter(None, report.rows):
+        for row in report.rows:
+            if row is None:  # without a time it takes an ordinal and is not stored
+                request.observation_log.metric_logs.add().metric.name = "-"
+                continue
             log = request.observation_log.metric_logs.add(
                 time_stamp=f"{row.time[:10]}T{row.time[11:]}{row.ns:03d}Z"
             )
@@ -191,6 +194,7 @@ class Importer:
         self._held: defaultdict[str, list[Record]] = defaultdict(list)
         self._plain: defaultdict[tuple[str, str | None], list[Record]] = defaultdict(list)
         self._there: dict[tuple[str, str | None], Counter[tuple[object, ...]]] = {}
+        self._bad: set[Record] = set()
         self._waiting = 0
 
     def feed(self, records: Iterable[Record]) -> None:
@@ -244,28 +248,20 @@ class Importer:
     def _report(self, stream: str, records: list[Record], *, gap: bool) -> None:
         first = records[0]
         rows = [self._row(record) for record in records]
-        good = [row for row in rows if row is not None]
-        # A row that cannot be stored leaves a hole in the ordinals: the rest goes in runs around it.
-        if len(good) < len(rows):
-            at = rows.index(None)
-            if at:
-                self._report(stream, records[:at], gap=gap)
-            if records[at + 1 :]:
-                self._report(stream, records[at + 1 :], gap=True)
-            return
+        good = len(rows) - rows.count(None)
         origin = Origin(
             first.namespace or "", first.pod or "", stream, first.ordinal or 0, False, first.attempt or 0, gap
         )
         try:
-            stored = self._sink.report(Report(first.trial, good, origin))
+            stored = self._sink.report(Report(first.trial, rows, origin, skipped=len(rows) - good))
         except BehindError:
             self._held[stream] += records
             return
         except RefusedError as error:
-            self._refuse(str(error), len(good))
+            self._refuse(str(error), good)
             return
         self._tally.stored += stored
-        self._tally.known += len(good) - stored
+        self._tally.known += good - stored
 
     def _report_plain(self, trial: str, namespace: str | None, records: list[Record]) -> None:
         key = trial, namespace
@@ -286,16 +282,14 @@ class Importer:
                 self._refuse(str(error), len(batch))
 
     def _row(self, record: Record) -> NewRow | None:
+        """The row to store; None, counted once, where no database takes it (it keeps its ordinal)."""
         try:
-            time, ns = database_time(record.time)
-        except ValueError as error:
-            self._refuse(str(error), 1)
-            return None
-        row = NewRow(time, ns, record.name, record.value, record.step)
-        try:
+            row = NewRow(*database_time(record.time), record.name, record.value, record.step)
             check(Report(record.trial, [row]), {})
-        except RefusedError as error:
-            self._refuse(str(error), 1)
+        except (ValueError, RefusedError) as error:
+            if record not in self._bad:
+                self._bad.add(record)
+                self._refuse(str(error), 1)
             return None
         return row
 

@@ -50,7 +50,7 @@ export class Plot {
     this.u = new uPlot(this.#uplotOptions(), data, this.element);
     this.glass = document.createElement("canvas"); // what stands out is drawn here: the curves below stay as they are
     this.glass.className = "glass";
-    this.u.under.after(this.glass);
+    this.u.over.before(this.glass);
     this.u.over.addEventListener("dblclick", () => this.handlers.zoom(null));
     this.u.over.addEventListener("mouseleave", () => this.#point(-1));
   }

@@ -208,7 +208,7 @@ REFUSALS = [
     ("trials/t/metrics?order=stored", 422, "order: "),
     ("trials/tt/metrics", 404, "trial: there is no tt; the nearest are t"),
     ("trials/t/summary?namespace=other", 404, "trial: there is no t in namespace other, but in team-a"),
-    ("trials/%00/summary", 404, "trial: "),
+    ("trials/%00/summary", 422, "trial: "),
     ("events", 422, "trial: "),
     ("curves", 405, "method: GET is not for /api/v1/curves"),
     ("nothing", 404, "path: there is no /api/v1/nothing"),
