@@ -2,9 +2,11 @@
 
 import signal
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from types import FrameType
+from typing import Any, Final, NamedTuple
 
 import uvicorn
 from prometheus_client import start_http_server
@@ -33,12 +35,38 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+DRAIN_SECONDS: Final = 4.0
+"""After TERM: until then each answer asks its caller to close the connection, then what is idle is closed."""
+
+
 class Server(uvicorn.Server):
-    """uvicorn that calls back once it listens."""
+    """uvicorn that calls back once it listens, and lets its callers go before it ends.
+
+    A connection that is closed while idle may just have been chosen for the next request, and the API
+    server does not repeat that: told by `Connection: close` it never comes to this.
+    """
 
     def __init__(self, config: uvicorn.Config, listening: Callable[[Address], None]) -> None:
         super().__init__(config)
         self._listening = listening
+        self._drained: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal lets callers go, a second one ends the server."""
+        if self._drained is not None:
+            super().handle_exit(sig, frame)
+            return
+        self._drained = time.monotonic() + DRAIN_SECONDS
+        self.config.encoded_headers.append((b"connection", b"close"))
+        self.server_state.default_headers = self.config.encoded_headers
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether to end."""
+        if self._drained is not None and (
+            not self.server_state.connections or time.monotonic() >= self._drained
+        ):
+            self.should_exit = True
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
