@@ -1,8 +1,11 @@
 """The SDK: what a source yields becomes points with times and cursors, and the end of training is the end."""
 
+import io
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -168,3 +171,23 @@ def test_points_are_written_while_the_source_goes_on() -> None:
 
     Adapter(Made(points), ARGS).run(kept, kept.stopped, None)
     assert len(kept.points) == 2
+
+
+def test_the_source_of_the_documentation_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = Path("docs/custom-collectors.md").read_text().split("```python\n")[1].split("```")[0]
+    scope: dict[str, Any] = {"__name__": "documentation"}
+    exec(compile(text, "docs/custom-collectors.md", "exec"), scope)  # noqa: S102 - our own page
+    asked = []
+
+    def open_url(url: str, timeout: float) -> io.BytesIO:
+        asked.append(url)
+        rows = [{"id": 5, "loss": 0.5, "epoch": 1}, {"id": 6, "loss": 0.4, "epoch": 2}]
+        return io.BytesIO(json.dumps(rows if "after=4" in url else []).encode())
+
+    monkeypatch.setattr(scope["urllib"].request, "urlopen", open_url)
+    points = scope["Api"](Args(trial="t", metrics=("loss",), path="http://localhost/rows")).points(4)
+    assert [next(points) for _ in range(3)] == [
+        Point("loss", 0.5, step=1, cursor=5), Point("loss", 0.4, step=2, cursor=6), None,
+    ]  # fmt: skip
+    assert next(points) is None
+    assert asked == ["http://localhost/rows?after=4", "http://localhost/rows?after=6"]
