@@ -24,7 +24,9 @@ class Request(NamedTuple):
     """Rows of one stream that are to be reported together; no rows: only `end` is to be told.
 
     Attributes:
-        skipped: rows before `first` that were refused one by one, given up if this one is accepted.
+        skipped: how many rows at the front of the outbox were refused one by one, and are given up if
+            this one is accepted.
+        loser: the stream of those rows.
     """
 
     stream: Stream
@@ -33,6 +35,7 @@ class Request(NamedTuple):
     end: bool
     gap: bool
     skipped: int = 0
+    loser: Stream | None = None
 
 
 class Acknowledged(NamedTuple):
@@ -68,6 +71,12 @@ class _Batch:
         self.gap = False
         self.size = sum(len(row.name) + len(row.value) for row in rows) + 40 * len(rows)
 
+    def without(self, count: int) -> "_Batch":
+        """Give the batch less its first rows."""
+        left = _Batch(self.stream, self.first + count, self.rows[count:])
+        left.after = self.after
+        return left
+
 
 class Outbox:
     """Batches in the order in which they are reported.
@@ -87,6 +96,7 @@ class Outbox:
         self._limit = MOST_ROWS
         self._probe = 0
         self._probes = 8
+        self._gaps: set[str] = set()  # streams that lost their newest rows: what comes next is behind a gap
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -160,6 +170,7 @@ class Outbox:
             return request
         rows: list[MetricPoint] = []
         size = 0
+        gap = head.gap or head.stream.id in self._gaps
         for batch in self._batches:
             if (
                 batch.stream is not head.stream
@@ -168,37 +179,43 @@ class Outbox:
             ):
                 break
             if batch.end:
-                return Request(head.stream, head.first, rows, True, head.gap)
+                return Request(head.stream, head.first, rows, True, gap)
             taken = _within(batch.rows[: self._limit - len(rows)], MOST_BYTES - size)
             rows += taken
             size += batch.size
             if len(taken) < len(batch.rows) or len(rows) >= self._limit or size >= MOST_BYTES:
                 break
-        return Request(head.stream, head.first, rows, False, head.gap)
+        return Request(head.stream, head.first, rows, False, gap)
 
     def _probed(self) -> Request | None:
-        """Give the row behind those that were refused alone, declared as coming after a gap."""
-        head = self._batches[0]
-        index, at = self._probe, head.first
+        """Give another row than those that were refused alone: the next of their stream, else another's first."""
+        head = self._batches[0].stream
+        index = self._probe
+        others = None
         for batch in self._batches:
-            if batch.stream is not head.stream or batch.first != at:
-                return None
+            if batch.stream is None or not batch.rows:
+                continue
+            if batch.stream is not head:
+                others = others or batch
+                continue
             if index < len(batch.rows):
-                stream = head.stream
-                assert stream is not None  # noqa: S101 - a barrier has no rows
-                ordinal = batch.first + index
-                return Request(stream, ordinal, [batch.rows[index]], False, True, self._probe)
+                return Request(head, batch.first + index, [batch.rows[index]], False, True, self._probe, head)
             index -= len(batch.rows)
-            at += len(batch.rows)
-        return None
+        if others is None or others.stream is None or index:
+            return None
+        gap = others.gap or others.stream.id in self._gaps
+        return Request(others.stream, others.first, others.rows[:1], False, gap, self._probe, head)
 
     def accepted(self, request: Request, next_: int) -> list[Event]:
         """Take note that a request was answered OK, the server expecting the ordinal `next_` (0: unknown)."""
         self._limit = min(MOST_ROWS, self._limit * 2)
         self._probe = 0
         self._probes = 8
-        self.skipped += request.skipped
+        if request.gap:
+            self._gaps.discard(request.stream.id)
         upto = max(request.first + len(request.rows), next_)
+        if request.loser is not None:
+            return self._give_up(request, upto)
         events: list[Event] = []
         while self._batches and (head := self._batches[0]).stream is request.stream:
             done = min(max(upto - head.first, 0), len(head.rows))
@@ -210,14 +227,37 @@ class Outbox:
                 events.append(Acknowledged(request.stream, head.after))
         return events
 
+    def _give_up(self, request: Request, upto: int) -> list[Event]:
+        """Take out the refused rows at the front, and the row that was accepted, wherever it stands."""
+        loser, left = request.loser, request.skipped
+        self.skipped += left
+        if loser is not None and loser is not request.stream:
+            self._gaps.add(loser.id)
+        events: list[Event] = []
+        batches = list(self._batches)
+        self._batches.clear()
+        self.rows = self._bytes = 0
+        for batch in batches:
+            done = 0
+            if batch.stream is request.stream:
+                done = min(max(upto - batch.first, 0), len(batch.rows))
+            elif batch.stream is loser:
+                done = min(left, len(batch.rows))
+                left -= done
+            if done and done == len(batch.rows):
+                if batch.after is not None and batch.stream is not None:
+                    events.append(Acknowledged(batch.stream, batch.after))
+                continue
+            self._push(batch.without(done) if done else batch)
+        return events
+
     def _cut(self, done: int) -> None:
         """Take the first rows out of the first batch."""
         head = self._batches[0]
         if not done:
             return
         self._pop()
-        left = _Batch(head.stream, head.first + done, head.rows[done:])
-        left.after = head.after
+        left = head.without(done)
         self._batches.appendleft(left)
         self.rows += len(left.rows)
         self._bytes += left.size

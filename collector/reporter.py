@@ -262,10 +262,10 @@ class Reporter:
         next_ = self._client.report(request.rows, origin, timeout)
         with self._changed:
             events = self._outbox.accepted(request, next_)
-            if request.skipped:
+            if request.loser is not None:
                 say(
-                    f"{request.skipped} rows that the database refuses again and again were given up, "
-                    f"from ordinal {request.first - request.skipped} of stream {request.stream.id}"
+                    f"{request.skipped} rows of stream {request.loser.id} were given up: "
+                    "the database refuses them and takes others"
                 )
             if origin is not None:
                 self._open[request.stream.id] = (request.stream, request.first + len(request.rows))
