@@ -144,6 +144,7 @@ def _followed(
         missing -= {point.name for point in chunk.points}
         yield from chunk.points
     if missing and text:
+        source.findings.names.clear()  # of a sample; now all is looked at
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file():
                 _look(file, names, source.findings)

@@ -355,6 +355,10 @@ class Loop:
             f"in {where}. Names that were seen: {seen or 'none'}."
             + (f" Skipped: {skipped}." if skipped else "")
         )
+        from collector.seen import advice  # noqa: PLC0415 - it is said once, at the end
+
+        for line in advice([self._objective], (), found):
+            say(line)
 
     def _undelivered(self) -> Iterator[tuple[str, int, MetricPoint]]:
         """Give what waits and what was not read yet; reading goes back to where it was."""
