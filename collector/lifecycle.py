@@ -154,9 +154,10 @@ class Loop:
 
     def _take(self, chunk: Chunk) -> None:
         stream, first, points, after = chunk
+        deferred = self._deferred  # a rule that is met by these points ends it, and they are read again
         if points:
             self._note(stream, first, points)
-        if self._deferred:
+        if deferred:
             self._dirty = True
             return
         gap = False
@@ -217,12 +218,16 @@ class Loop:
 
     def _server(self, ours: bool) -> None:
         self._katib = self._checkpoint.flags["katib"] = not ours
-        if self._katib and not self._args.stream and not self._end and "stop" not in self._checkpoint.flags:
-            say(
-                "the database is Katib's own: reporting once, when training has ended (--stream true: as it comes)"
-            )
-            self._deferred = True
+        if self._katib and not self._args.stream:
             self._reporter.clear()
+            if self._end or "stop" in self._checkpoint.flags:
+                self._undefer()
+            else:
+                say(
+                    "the database is Katib's own: reporting once, when training has ended (--stream true: as it comes)"
+                )
+                self._deferred = True
+        self._reporter.go_on()
 
     def _rewind(self, stream: Stream, ordinal: int) -> None:
         mark = stream.marks[0]

@@ -95,6 +95,7 @@ class Reporter:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._known = False
+        self._held = False
         self._stop_wanted = False
         self._closed = False
         self._pause = Pause()
@@ -148,6 +149,12 @@ class Reporter:
         """Forget all that waits."""
         with self._changed:
             self._outbox.clear()
+
+    def go_on(self) -> None:
+        """Report again: after `Server`, nothing is until it is known what is to be."""
+        with self._changed:
+            self._held = False
+            self._changed.notify()
 
     def room(self) -> bool:
         """Say whether more may be read."""
@@ -212,7 +219,7 @@ class Reporter:
     def _work(self) -> Request | Barrier | str | None:
         if self._stop_wanted and self._stop_pause.left() <= 0:
             return "stop"
-        if self._pause.left() > 0:
+        if self._held or self._pause.left() > 0:
             return None
         request = self._outbox.next()
         if request is not None:
@@ -222,6 +229,8 @@ class Reporter:
         return None
 
     def _idle_time(self) -> float | None:
+        if self._held:
+            return 1.0
         times = [self._pause.left()] if self._outbox else []
         if self._stop_wanted:
             times.append(self._stop_pause.left())
@@ -237,7 +246,7 @@ class Reporter:
             elif work == "ask":
                 ours = self._client.ours(timeout)
                 with self._changed:
-                    self._known, self._outbox.origins = True, ours
+                    self._known, self._held, self._outbox.origins = True, True, ours
                 self._pause.over()
                 self._tell([Server(ours)])
             elif work == "stop":
