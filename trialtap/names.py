@@ -61,3 +61,14 @@ DEFAULT_DB_ADDRESS: Final = f"katib-db-manager.{KATIB_NAMESPACE}:{DB_PORT}"
 
 UNAVAILABLE: Final = "unavailable"
 """The value of the one row that says that an objective metric never appeared."""
+
+# Katib's finalizer on a Trial: its rows go before it does.
+FINALIZER: Final = "clean-metrics-in-db"
+
+# What the controller remembers on a Trial.
+ATTEMPTS_ANNOTATION: Final = "trialtap/attempts"
+"""JSON list of the attempts that ended for infrastructure reasons: attempt, reason, node, ended."""
+WORKLOAD_ANNOTATION: Final = "trialtap/workload"
+"""UID of the workload of the present attempt, once it was made."""
+INDEX_ANNOTATION: Final = "trialtap/index"
+"""Running number of the trial in its experiment, from 1, given once."""

@@ -1,65 +1,21 @@
 """Katib's defaults for an Experiment, and for what a Trial made by hand leaves out. Pure: raw objects in and out."""
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from trialtap import names
+from trialtap.kinds import defaults_of
 from webhook.review import JSON
 
 DEFAULT_COUNT: Final = 3
 """parallelTrialCount where none is given."""
 
 
-class KindDefaults(NamedTuple):
-    """What a trial template of one kind gets where it says nothing."""
-
-    success: str
-    failure: str
-    primary_pod_labels: Mapping[str, str] = {}
-
-
-def _condition(of_type: str) -> str:
-    return f'status.conditions.#(type=="{of_type}")#|#(status=="True")#'
-
-
-_TRAINING: Final = KindDefaults(
-    _condition("Succeeded"), _condition("Failed"), {"training.kubeflow.org/job-role": "master"}
-)
-_KINDS: Final[Mapping[tuple[str, str], KindDefaults]] = {
-    ("batch", "Job"): KindDefaults(_condition("Complete"), _condition("Failed")),
-    ("kubeflow.org", "TFJob"): _TRAINING,
-    ("kubeflow.org", "PyTorchJob"): _TRAINING,
-    ("kubeflow.org", "XGBoostJob"): _TRAINING,
-    ("kubeflow.org", "MPIJob"): _TRAINING,
-    ("trainer.kubeflow.org", "TrainJob"): KindDefaults(
-        _condition("Complete"),
-        _condition("Failed"),
-        {
-            "jobset.sigs.k8s.io/replicatedjob-name": "node",
-            "batch.kubernetes.io/job-completion-index": "0",
-        },
-    ),
-}
-_LAUNCHER: Final = _TRAINING._replace(primary_pod_labels={"training.kubeflow.org/job-role": "launcher"})
-"""An MPIJob of kubeflow.org/v2beta1 labels its launcher so; the `master` of Katib's default is in no pod of it."""
-
 _SOURCES: Final[Mapping[str, JSON]] = {
     "File": {"fileSystemPath": {"path": names.METRICS_FILE, "kind": "File", "format": "TEXT"}},
     "TensorFlowEvent": {"fileSystemPath": {"path": names.TFEVENT_DIRECTORY, "kind": "Directory"}},
     "PrometheusMetric": {"httpGet": {"path": "/metrics", "port": 8080}},
 }
-
-
-def of_kind(workload: object) -> KindDefaults | None:
-    """What a workload's API group and kind get; None for kinds without defaults (a Volcano Job is one)."""
-    if not isinstance(workload, dict):
-        return None
-    api_version, kind = workload.get("apiVersion"), workload.get("kind")
-    if not isinstance(api_version, str) or not isinstance(kind, str):
-        return None
-    if (api_version, kind) == ("kubeflow.org/v2beta1", "MPIJob"):
-        return _LAUNCHER
-    return _KINDS.get((api_version.rpartition("/")[0], kind))
 
 
 def experiment(raw: JSON) -> JSON:
@@ -172,14 +128,14 @@ def _template(template: Any) -> Any:
         return template
     filled = dict(template)
     _conditions(filled, template.get("trialSpec"))
-    found = of_kind(template.get("trialSpec"))
+    found = defaults_of(template.get("trialSpec"))
     if found and found.primary_pod_labels and not filled.get("primaryPodLabels"):
         filled["primaryPodLabels"] = dict(found.primary_pod_labels)
     return filled
 
 
 def _conditions(target: JSON, workload: object) -> None:
-    found = of_kind(workload)
+    found = defaults_of(workload)
     if found:
         _fill(target, "successCondition", found.success)
         _fill(target, "failureCondition", found.failure)
