@@ -2,24 +2,24 @@
 
 import argparse
 import asyncio
+import contextlib
 import datetime as dt
 import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import uvloop
 import yaml
 
 from trialtap import tls
-from trialtap.kube import API, stop
 from webhook import app, metrics, pods, server
 from webhook import settings as settings_file
 from webhook.cluster import JSON, Cluster, ObjectsCluster
 from webhook.entrypoint import Entrypoints
 from webhook.events import Events
 from webhook.experiments import handlers
-from webhook.kube import KubeCluster
 from webhook.server import Address
 from webhook.settings import Settings
 
@@ -78,13 +78,17 @@ async def _serve(
     if args.objects:
         await _answer(args, settings, files, serving, ObjectsCluster(read_objects(args.objects)))
         return
+    # Imported here: without a cluster, as for `trialtap run`, a second of start-up is saved.
+    from trialtap.kube import API  # noqa: PLC0415
+    from webhook.kube import KubeCluster  # noqa: PLC0415
+
     api = await API.connect(args.kubeconfig)
     cluster = KubeCluster(api, settings.katib_namespace, _log)
     caches = asyncio.create_task(cluster.run())
     try:
         await _answer(args, settings, files, serving, cluster)
     finally:
-        await stop(caches)
+        await _stop(caches)
         await api.close()
 
 
@@ -120,7 +124,7 @@ async def _answer(
         await server.https(application, args.listen, serving.context, listening).serve()
         await events.drain()
     finally:
-        await stop(follow)
+        await _stop(follow)
         await entrypoints.close()
         stop_metrics()
 
@@ -134,6 +138,12 @@ def _settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+
+
+async def _stop(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def _log(message: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 import yaml
@@ -122,6 +123,7 @@ class FakeAPI:
             resources = [{"kind": k, "name": p, "namespaced": n} for k, p, n in self.kinds[path]]
             return web.json_response({"kind": "APIResourceList", "resources": resources})
         collection, _, name = path.rpartition("/")
+        name = unquote(name)
         if (served := self._kind(collection)) is not None:
             held = self.objects.get(collection, {})
             if name in held:
