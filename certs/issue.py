@@ -6,6 +6,7 @@ written. ECDSA on P-256 with SHA-256, the pair that every TLS library of the fie
 
 import datetime as dt
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -177,12 +178,12 @@ def _san(name: str) -> x509.DNSName | x509.IPAddress:
     except ValueError:
         pass
     labels = name.removeprefix("*.").rstrip(".").split(".")
-    if not all(label and set(label) <= _DNS_LABEL for label in labels):
+    if not all(_DNS_LABEL.fullmatch(label) for label in labels):
         raise ValueError(f"{name!r} is neither an IP address nor a DNS name (letters, digits, '-', '.')")
     return x509.DNSName(name.rstrip("."))
 
 
-_DNS_LABEL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+_DNS_LABEL: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
 
 def _public(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:

@@ -307,3 +307,112 @@ Failures.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestNoSequenceOfFailuresLeavesAServedCertificateUntrusted = pytest.mark.timeout(300)(Failures.TestCase)
+
+
+DAY = dt.timedelta(days=1)
+
+
+@pytest.fixture
+def settled() -> Cluster:
+    """A cluster at rest, with two webhooks in one configuration."""
+    cluster = Cluster()
+    cluster.add_configuration("mutating", 2)
+    cluster.run(SETTINGS.retire * 2)
+    return cluster
+
+
+def data(cluster: Cluster) -> dict[str, bytes]:
+    assert cluster.secret is not None
+    return cluster.secret
+
+
+def bundles(cluster: Cluster) -> set[bytes]:
+    return {entry.bundle for item in cluster.configurations.values() for entry in item.entries.values()}
+
+
+def test_on_an_empty_cluster_the_first_certificate_is_served_at_once() -> None:
+    cluster = Cluster()
+    cluster.add_configuration("mutating", 2)
+    cluster.run(10)
+    assert all(cluster.ready(replica) for replica in cluster.replicas)
+
+
+@pytest.mark.parametrize(("share", "renewed"), [(0.6, False), (0.7, True)])
+def test_a_serving_certificate_is_renewed_at_two_thirds_of_its_life(
+    settled: Cluster, share: float, renewed: bool
+) -> None:
+    before = data(settled)
+    settled.seconds += SETTINGS.leaf_life.total_seconds() * share
+    settled.run(20)
+    assert (data(settled)["tls.crt"] != before["tls.crt"]) == renewed
+    assert data(settled)["ca.crt"] == before["ca.crt"]
+
+
+def test_a_ca_is_renewed_at_two_thirds_of_its_life_old_and_new_trusted_meanwhile(settled: Cluster) -> None:
+    before = data(settled)["ca.crt"]
+    settled.seconds += SETTINGS.ca_life.total_seconds() * 0.7
+    settled.run(10)
+    (bundle,) = bundles(settled)
+    assert data(settled)["ca.crt"] == before
+    assert bundle == before + data(settled)["next.crt"]
+    settled.run(SETTINGS.lead + 20)
+    after = data(settled)["ca.crt"]
+    assert after != before
+    assert bundles(settled) == {after + before}
+    settled.run(SETTINGS.retire + 20)
+    assert bundles(settled) == {after}
+
+
+def test_nothing_is_signed_by_a_ca_that_one_webhook_does_not_trust_yet(settled: Cluster) -> None:
+    before = data(settled)["ca.crt"]
+    settled.wish = "ca"
+    # The second replica holds the Lease and is cut off from one configuration: its writes are refused.
+    settled.run(10)
+    next_ca = data(settled)["next.crt"]
+    for _ in range(10):
+        settled.configurations["mutating"].entries["0"].bundle = before
+        settled.seconds += 10
+        settled.look(settled.replicas[0], leading=True)
+        assert data(settled)["ca.crt"] == before
+        assert not [a for a in settled.replicas[0].todo if isinstance(a, plan.WriteSecret)]
+    assert data(settled)["next.crt"] == next_ca
+
+
+def test_new_names_give_a_new_serving_certificate_of_the_same_ca(settled: Cluster) -> None:
+    observed = plan.Observed(secret=data(settled), configurations={}, leading=True)
+    wider = replace(SETTINGS, names=(*NAMES, "db-manager"))
+    (write, *_) = plan.plan(observed, settled.now, wider)
+    assert isinstance(write, plan.WriteSecret)
+    assert write.data["ca.crt"] == data(settled)["ca.crt"]
+    assert "db-manager" in pem.names(issue.read(write.data["tls.crt"]))
+
+
+def test_a_replica_that_does_not_lead_writes_nothing(settled: Cluster) -> None:
+    observed = plan.Observed(secret=None, configurations={"mutating": {"0": b""}}, wish="ca", leading=False)
+    assert plan.plan(observed, settled.now, SETTINGS) == ()
+
+
+def test_at_rest_nothing_is_written(settled: Cluster) -> None:
+    settled.look(settled.replicas[0], leading=True)
+    assert [type(action) for action in settled.replicas[0].todo] == [plan.Serve]
+
+
+def test_the_db_managers_copy_follows_with_the_whole_bundle(settled: Cluster) -> None:
+    observed = plan.Observed(secret=data(settled), configurations={}, copy={}, leading=True)
+    (copy, _) = plan.plan(observed, settled.now, SETTINGS)
+    assert isinstance(copy, plan.WriteCopy)
+    assert copy.data["ca.crt"] == data(settled)["ca.crt"]
+    assert "ca.key" not in copy.data
+
+
+def test_a_replica_that_has_not_looked_for_long_is_not_ready(settled: Cluster) -> None:
+    (replica, _) = settled.replicas
+    assert settled.ready(replica)
+    settled.seconds += SETTINGS.stale
+    assert not settled.ready(replica)
+
+
+def test_a_replica_whose_certificate_ran_out_is_not_ready(settled: Cluster) -> None:
+    memory = replace(settled.replicas[0].memory, looked=0.0)
+    assert plan.ready(memory, settled.now, 1.0, SETTINGS)
+    assert not plan.ready(memory, settled.now + 91 * DAY, 1.0, SETTINGS)
