@@ -128,7 +128,10 @@ class Loop:
         if flags.get("stop") in {"met", "told", "ended"}:
             flags["stop"] = "met"
             self._aim()
-        self._save(now=True)
+        if any(tail.depends_on_start for tail in self._tails):
+            self._save(now=True)
+        else:
+            self._dirty = False
 
     def _wait(self) -> None:
         for tail in self._tails:

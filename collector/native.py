@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-import traceback
 from typing import TYPE_CHECKING, Protocol
 
 from collector import place
@@ -91,6 +90,8 @@ def start(argv: list[str], signals: Terminated, make: "Make | None" = None) -> i
             if signals.terminated and said:
                 return 0
             if repr(error) != said:
+                import traceback  # noqa: PLC0415
+
                 said = repr(error)
                 say(
                     "unexpected trouble, starting over from the checkpoint: "

@@ -1,6 +1,5 @@
 """Rows that could not be delivered, one JSON object a line on stdout, as `trialtap db import` reads them."""
 
-import json
 import sys
 from collections.abc import Iterable
 from typing import NamedTuple, TextIO
@@ -22,6 +21,8 @@ class Writer(NamedTuple):
         Raises:
             OSError: stdout cannot be written.
         """
+        import json  # noqa: PLC0415 - only when something is printed
+
         out = to or sys.stdout
         count = 0
         for stream, ordinal, point in rows:

@@ -4,8 +4,8 @@ While a call is under way new rows gather, so batches grow with the load and no 
 a window to close.
 """
 
+import _thread
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -92,8 +92,13 @@ class Reporter:
         self._wake = wake
         self._outbox = Outbox()
         self._results: deque[Result] = deque()
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        # _thread, not threading: the sidecar pays for the rest of it only when grpc comes.
+        self._lock = _thread.allocate_lock()
+        self._bell = (
+            _thread.allocate_lock()
+        )  # locked: silent; the thread waits to lock it, whoever rings unlocks
+        self._bell.acquire()
+        self._started = False
         self._known = False
         self._held = False
         self._stop_wanted = False
@@ -109,52 +114,52 @@ class Reporter:
 
     def add(self, stream: Stream, first: int, rows: list[MetricPoint], after: Position, gap: bool) -> None:
         """Let rows wait to be reported."""
-        with self._changed:
+        with self._lock:
             self._results += self._outbox.add(stream, first, rows, after, gap)
             if rows:
                 self._start()
 
     def known(self, stream: Stream) -> None:
         """Take up a stream that the database knows from before a restart: it wants to be heard of."""
-        with self._changed:
+        with self._lock:
             self._open[stream.id] = (stream, stream.acked.ordinal)
             self._known = self._outbox.origins  # a stream with ordinals is known to trialtap's server only
             self._start()
 
     def end(self, stream: Stream) -> None:
         """Tell the database, behind all that waits, that no more is expected of the stream."""
-        with self._changed:
+        with self._lock:
             self._outbox.end(stream)
             self._start()
 
     def barrier(self) -> None:
         """Give a `Barrier` among the results once all that waits now is acknowledged."""
-        with self._changed:
+        with self._lock:
             self._outbox.barrier()
             self._start()
 
     def stop_trial(self) -> None:
         """Have the trial marked as stopped early; `Stopped` among the results says that it is."""
-        with self._changed:
+        with self._lock:
             self._stop_wanted = True
             self._start()
 
     def cancel_stop(self) -> bool:
         """Stop trying to have the trial marked; say whether it was still being tried."""
-        with self._changed:
+        with self._lock:
             wanted, self._stop_wanted = self._stop_wanted, False
             return wanted
 
     def clear(self) -> None:
         """Forget all that waits."""
-        with self._changed:
+        with self._lock:
             self._outbox.clear()
 
     def go_on(self) -> None:
         """Report again: after `Server`, nothing is until it is known what is to be."""
-        with self._changed:
+        with self._lock:
             self._held = False
-            self._changed.notify()
+            self._ring()
 
     def room(self) -> bool:
         """Say whether more may be read."""
@@ -162,19 +167,19 @@ class Reporter:
 
     def idle(self) -> bool:
         """Say whether nothing waits and no result is left to be looked at."""
-        with self._changed:
+        with self._lock:
             return not self._outbox and not self._results
 
     def results(self) -> list[Result]:
         """Take out what has happened, in order."""
-        with self._changed:
+        with self._lock:
             results = list(self._results)
             self._results.clear()
             return results
 
     def waiting(self) -> list[tuple[Stream, int, MetricPoint]]:
         """Give all rows that are not acknowledged: stream, ordinal, row."""
-        with self._changed:
+        with self._lock:
             return list(self._outbox.waiting())
 
     def skipped(self) -> int:
@@ -183,38 +188,43 @@ class Reporter:
 
     def hurry(self, until: float) -> None:
         """Try more often, and not beyond a time (of `time.monotonic`)."""
-        with self._changed:
+        with self._lock:
             self._until = until
             for pause in (self._pause, self._stop_pause):
                 pause.limit = 0.5
                 pause.over()
-            self._changed.notify()
+            self._ring()
 
     def close(self) -> None:
         """End the thread after the call that is under way; do not wait for it."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify()
+            self._ring()
 
     def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
-            self._thread.start()
-        else:
-            self._changed.notify()
+        if not self._started:
+            self._started = True
+            _thread.start_new_thread(self._run, ())
+        self._ring()
+
+    def _ring(self) -> None:
+        """Wake the thread up; the lock is held, so that nobody else rings at the same time."""
+        if self._bell.locked():
+            self._bell.release()
 
     # --- the thread's side
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                work = self._work()
-                while work is None and not self._closed:
-                    self._changed.wait(self._idle_time())
-                    work = self._work()
+            with self._lock:
                 if self._closed:
                     return
-            self._do(work)
+                work = self._work()
+                pause = self._idle_time()
+            if work is None:
+                self._bell.acquire(timeout=-1 if pause is None else pause)
+            else:
+                self._do(work)
 
     def _work(self) -> Request | Barrier | str | None:
         if self._stop_wanted and self._stop_pause.left() <= 0:
@@ -245,13 +255,13 @@ class Reporter:
                 self._tell([work])
             elif work == "ask":
                 ours = self._client.ours(timeout)
-                with self._changed:
+                with self._lock:
                     self._known, self._held, self._outbox.origins = True, True, ours
                 self._pause.over()
                 self._tell([Server(ours)])
             elif work == "stop":
                 self._client.stop_trial(timeout)
-                with self._changed:
+                with self._lock:
                     wanted, self._stop_wanted = self._stop_wanted, False
                 if wanted:
                     self._tell([Stopped()])
@@ -269,7 +279,7 @@ class Reporter:
         if self._outbox.origins:
             origin = Origin(request.stream.id, request.first, request.end, request.gap)
         next_ = self._client.report(request.rows, origin, timeout)
-        with self._changed:
+        with self._lock:
             events = self._outbox.accepted(request, next_)
             if request.loser is not None:
                 say(
@@ -314,7 +324,7 @@ class Reporter:
             self._pause.begin()
             self._once.trouble("report", f"the database cannot be reached: {refused}; trying again")
             return
-        with self._changed:
+        with self._lock:
             events, wait = self._outbox.refused(work, refused.kind, refused.next)
         if refused.kind == "rewind":
             say(f"the database lacks rows that it had: {refused}; reading stream {work.stream.id} again")
@@ -327,7 +337,7 @@ class Reporter:
     def _tell(self, results: Sequence[Result]) -> None:
         if not results:
             return
-        with self._changed:
+        with self._lock:
             self._results += results
         try:
             os.write(self._wake, b"r")

@@ -7,7 +7,6 @@ import os
 import re
 import stat
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
@@ -18,7 +17,7 @@ from trialtap.points import MetricPoint
 
 LONGEST: Final = 16 << 20
 """Bytes that a parser is given at most; it must use some of them."""
-HEAD: Final = 256
+HEAD: Final = 128
 """Bytes at a file's start by which a file that was written anew under its name is told."""
 SETTLE: Final = 1.0
 """Seconds that a file which was renamed away is still read: its writer may hold it open."""
@@ -48,6 +47,8 @@ class Tail(Protocol):
 
     finished: list[Stream]
     """Streams that get no more points; the run loop takes them out and tells the database."""
+    depends_on_start: bool
+    """What is read depends on what was there when the collector first started: that must be kept."""
 
     def read(self, final: bool) -> Chunk | None:
         """Give the next points, None when there is nothing more for now.
@@ -131,6 +132,8 @@ class _Reader:
 
 class SegmentsTail:
     """Follows `PREFIX.000001`, … as one stream, and unlinks what is acknowledged (docs/tap.md)."""
+
+    depends_on_start = False
 
     def __init__(
         self, prefix: str, files: Files, checkpoint: Checkpoint, echo: Echoing | None = None
@@ -254,6 +257,8 @@ class SegmentsTail:
 class FileTail:
     """Follows one file by its name: it may be missing, come late, rotate, be truncated or replaced."""
 
+    depends_on_start = True
+
     def __init__(  # noqa: PLR0913
         self,
         path: str,
@@ -362,14 +367,14 @@ class FileTail:
         self._reader = _Reader(self._files, self._key, stream, self._echo)
 
     def _same_head(self, stream: Stream, size: int) -> bool:
-        length, checksum = stream.head
-        if length < HEAD and size > length:
-            head = os.pread(self._fd, HEAD, 0)
-            same = zlib.crc32(head[:length]) == checksum
-            if same:
-                stream.head = (len(head), zlib.crc32(head))
-            return same
-        return length == 0 or zlib.crc32(os.pread(self._fd, length, 0)) == checksum
+        known = bytes.fromhex(stream.head)
+        if not known and not size:
+            return True
+        head = os.pread(self._fd, HEAD, 0)
+        same = head.startswith(known)
+        if same and len(head) > len(known):
+            stream.head = head.hex()
+        return same
 
     def _replaced(self, info: os.stat_result) -> bool:
         """Say whether the name stands for another file, and this one has had time to be finished."""
@@ -405,6 +410,8 @@ class FileTail:
 
 class TreeTail:
     """Follows every file of a directory that the source accepts, to any depth, also those that come later."""
+
+    depends_on_start = True
 
     def __init__(self, root: str, files: Files, checkpoint: Checkpoint, *, from_end: bool = False) -> None:
         self.finished: list[Stream] = []
