@@ -100,8 +100,6 @@ class Settings:
     """HOST:PORT of the EarlyStopping service; empty: the service of the experiment's suggestion, as with Katib."""
     katib_namespace: str = names.KATIB_NAMESPACE
     """Namespace of the ConfigMap `katib-config`."""
-    trial_resources: tuple[str, ...] = ()
-    """`PLURAL.GROUP` of the owners that RBAC lets the webhook read; told to whoever's owner cannot be read."""
     entrypoint_lookup: EntrypointLookup = EntrypointLookup()
     """Look-ups of an image's entrypoint."""
 

@@ -77,7 +77,7 @@ def test_lint_is_strict_and_finds_nothing(case: str) -> None:
 def test_the_programs_know_every_flag_and_setting(case: str) -> None:
     objects = render(case)
     parsed = settings.parse(yaml.safe_load(one(objects, "ConfigMap", "-webhook")["data"]["settings.yaml"]))
-    assert parsed.trial_resources
+    assert parsed.entrypoint_lookup.registries
     for pod in pods(objects):
         for container in containers(pod):
             match container["name"]:

@@ -25,7 +25,6 @@ dbCA: PEM
 tokenAudience: trialtap
 earlyStoppingAddress: c:6788
 katibNamespace: katib
-trialResources: [jobs.batch]
 entrypointLookup:
   enabled: false
   registries: [r.example.com]
