@@ -17,6 +17,7 @@ from trialtap import tls
 from webhook import app, metrics, pods, server
 from webhook import settings as settings_file
 from webhook.cluster import JSON, Cluster, ObjectsCluster
+from webhook.dbca import DatabaseCA
 from webhook.entrypoint import Entrypoints
 from webhook.events import Events
 from webhook.experiments import handlers
@@ -58,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--cert", required=True, type=Path, metavar="FILE", help="certificate chain, PEM")
     parser.add_argument("--key", required=True, type=Path, metavar="FILE", help="its private key, PEM")
+    parser.add_argument(
+        "--db-ca",
+        type=Path,
+        metavar="FILE",
+        help="PEM of the CA of the DB manager's certificate, read anew for each pod (default: dbCA of the settings)",
+    )
     parser.add_argument("--settings", type=Path, metavar="FILE", help="settings, YAML (default: none needed)")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -101,8 +108,9 @@ async def _answer(
 ) -> None:
     events = Events(cluster)
     entrypoints = Entrypoints(settings.entrypoint_lookup, cluster)
+    mutate_pod: app.Handler = pods.Pods(events, entrypoints.look_up).mutate
     routes: dict[str, app.Handler] = {
-        "/mutate-pod": pods.Pods(events, entrypoints.look_up).mutate,
+        "/mutate-pod": DatabaseCA(args.db_ca).given_to(mutate_pod) if args.db_ca else mutate_pod,
         "/mutate-experiment": handlers.mutate_experiment,
         "/validate-experiment": handlers.validate_experiment,
         "/validate-trial": handlers.validate_trial,

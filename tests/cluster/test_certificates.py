@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from certs import pem
+from certs import issue, pem
 from tests.support import helm, installed
 from tests.support.cluster import ControlPlane, wait_until
 from tests.support.installed import Load, Release
@@ -32,7 +32,7 @@ def trial(control_plane: ControlPlane) -> installed.JSON:
 @pytest.fixture(scope="module")
 def release(control_plane: ControlPlane, trial: installed.JSON) -> Iterator[Release]:
     with installed.released(control_plane, "certificates") as release:
-        release.install()
+        release.install("--set=dbManager.tls.enabled=true")
         release.start(2)
         yield release
 
@@ -89,6 +89,21 @@ def test_status_says_what_is_there(release: Release) -> None:
     assert "trialtap-webhook.certificates.svc.cluster.local" in done.stdout
     assert done.stdout.count(" trusts ") == 5
     assert "fault" not in done.stdout
+
+
+def test_the_db_manager_is_handed_the_certificate_and_pods_its_ca(
+    release: Release, job: installed.JSON
+) -> None:
+    path = f"/api/v1/namespaces/{release.namespace}/secrets/trialtap-db-manager-tls"
+    data = release.plane.get(path)["data"]
+    assert data.keys() == {"ca.crt", "tls.crt", "tls.key"}
+    assert b64decode(data["tls.crt"]) == served(release.replicas[0])
+    names = pem.names(issue.read(b64decode(data["tls.crt"])))
+    assert "trialtap-db-manager.certificates.svc" in names
+    pod = release.plane.create(*Load(release.plane, job, 1).request).json()
+    (sidecar,) = [c for c in pod["spec"]["initContainers"] if c["name"] == "metrics-logger-and-collector"]
+    env = {variable["name"]: variable.get("value") for variable in sidecar["env"]}
+    assert env["TRIALTAP_DB_CA"].encode() == b64decode(data["ca.crt"])
 
 
 def test_rotations_under_load_fail_no_admission(release: Release, job: installed.JSON) -> None:

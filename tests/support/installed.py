@@ -393,6 +393,11 @@ class Load:
         self.answers: Counter[str] = Counter()
         self._lock = threading.Lock()
 
+    @property
+    def request(self) -> tuple[str, JSON]:
+        """Path and body of one of them."""
+        return self._path, self._pod
+
     def __enter__(self) -> "Load":
         self._threads = [threading.Thread(target=self._work) for _ in range(8)]
         self._threads.append(threading.Thread(target=self._pace))
