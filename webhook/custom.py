@@ -51,10 +51,13 @@ def plan(subject: Subject, base: Injection) -> Injection:
     namespace sees them anyway, and Kubernetes refuses both at once.
     """
     trial, pod = subject.trial, subject.pod
-    name, shares = name_of(trial), not pod["spec"].get("hostPID")
-    for other in pod["spec"].get("containers") or ():
-        if other.get("name") == name and other is not subject.container:
-            return base._replace(sidecar=dict(other), native=False, share_processes=shares)
+    name = name_of(trial)
+    if name == subject.container.get("name"):
+        raise Refusal(
+            Reason.INVALID,
+            f'Trial "{trial.metadata.name}": spec.metricsCollector.collector.customCollector.name: {name!r} is the'
+            " primary container's name; name the collector otherwise",
+        )
     sharing = share(subject, writable=True)
     if sharing.fault:
         warning = f"no metrics collector is injected, nobody will see this trial's metrics: {sharing.fault}"
@@ -67,7 +70,7 @@ def plan(subject: Subject, base: Injection) -> Injection:
     return base._replace(
         sidecar=_with(container, "volumeMounts", sharing.collector_mounts, "mountPath"),
         native=False,
-        share_processes=shares,
+        share_processes=not pod["spec"].get("hostPID"),
         volumes=(*base.volumes, *sharing.volumes),
         mounts=(*base.mounts, *sharing.training_mounts),
         warnings=base.warnings + sharing.warnings + (rules if trial.spec.early_stopping_rules else ()),

@@ -9,7 +9,7 @@ from webhook.review import JSON, Reason, Refusal
 def describe(pod: JSON) -> str:
     """Name a pod in a message; it may have only a generateName."""
     metadata = pod.get("metadata") or {}
-    name = metadata.get("name") or f"{metadata.get('generateName') or ''}*"
+    name = metadata.get("name") or f"{metadata.get('generateName') or ''}…"
     return f'pod "{name}"'
 
 
