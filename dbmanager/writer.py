@@ -199,18 +199,20 @@ class Writer:
             self._committing = False
             try:
                 connection = self._connect()
-                with connection.begin() as transaction:
+                with connection.begin():
                     answer = function(connection)
                     self._committing = True
-                    transaction.commit()
                 return answer
-            except database_errors() as error:
-                lost = not _is_data_error(error) and self._database.kind != "sqlite"
-                if lost:
-                    self._disconnect()
-                if last or self._committing or not lost:
-                    raise
             except StoreError:
+                raise  # the transaction was rolled back
+            except database_errors() as error:
+                # Whatever state the connection is in, the next transaction gets another.
+                self._disconnect()
+                again = not (last or self._committing or _is_data_error(error))
+                if not again or self._database.kind == "sqlite":
+                    raise
+            except Exception:
+                self._disconnect()
                 raise
         raise AssertionError  # the loop returns or raises
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import NullPool, create_engine, make_url, text
 
 START_SECONDS = 60
 
@@ -244,7 +244,7 @@ def database(server_url: str, options: str = "") -> Iterator[str]:
     """
     name = f"trialtap_{uuid.uuid4().hex[:12]}"
     url = make_url(server_url)
-    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     force = " WITH (FORCE)" if url.get_backend_name() == "postgresql" else ""
     try:
         with engine.connect() as connection:
