@@ -29,6 +29,7 @@ PREFIX: Final = "/api/v1"
 _FAULTS: Final[dict[int | str, dict[str, Any]]] = {
     code: {"model": models.Fault, "description": text}
     for code, text in {
+        400: "The body is no JSON",
         401: "The token is missing or proves nothing",
         403: "The token may not read that namespace",
         404: "There is no such trial",
@@ -76,7 +77,12 @@ Namespace = Annotated[
 TrialName = Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
 Metrics = Annotated[list[models.Name] | None, Query(description="Only these metrics; may repeat")]
 Step = Annotated[int | None, Query(ge=-models.INT64, lt=models.INT64)]
-Time = Annotated[str | None, Query(description="RFC 3339, inclusive; without a zone it is UTC")]
+Time = Annotated[
+    str | None,
+    Query(
+        description="RFC 3339, inclusive; without a zone it is UTC", json_schema_extra={"format": "date-time"}
+    ),
+]
 
 
 @router.get("/trials", responses=_FAULTS)
@@ -286,7 +292,18 @@ def application(
     app.include_router(router)
     rest_page.add(app)
     _add_error_answers(app)
+    if isinstance(app.state.authenticator, Anyone):
+        _describe_without_tokens(app)
     return app
+
+
+def _describe_without_tokens(app: FastAPI) -> None:
+    """Where nobody asks for a token, the description asks for none either."""
+    described = app.openapi()
+    described.get("components", {}).pop("securitySchemes", None)
+    for operations in described["paths"].values():
+        for operation in operations.values():
+            operation.pop("security", None)
 
 
 def _add_error_answers(app: FastAPI) -> None:
@@ -317,6 +334,7 @@ def _add_error_answers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         detail = {
+            400: f"body: {error.detail}; send JSON as openapi.json describes it",
             404: f"path: there is no {request.url.path}; openapi.json describes the API",
             405: f"method: {request.method} is not for {request.url.path}; openapi.json describes the API",
         }.get(error.status_code, str(error.detail))

@@ -17,6 +17,13 @@ function extent(lines, range, log) {
   return [low, high];
 }
 
+/** Squared distance of the origin from the piece of line between two points. */
+function toSegment([x0, y0], [x1, y1]) {
+  const dx = x1 - x0, dy = y1 - y0, length = dx * dx + dy * dy;
+  const t = length ? Math.min(1, Math.max(0, -(x0 * dx + y0 * dy) / length)) : 0;
+  return (x0 + t * dx) ** 2 + (y0 + t * dy) ** 2;
+}
+
 export class Plot {
   /** @param handlers zoom([first, last] or null), near(index of the curve under the pointer, -1 of none) */
   constructor(element, tip, reading, handlers) {
@@ -212,10 +219,15 @@ export class Plot {
     this.drawn.forEach((one, index) => {
       const { x: xs, y: ys } = one.lines[0];
       const middle = nearest(xs, x);
+      let before = null; // the distance is that to the line, the point the nearer end of its piece
       for (let i = Math.max(0, middle - 3); i <= Math.min(xs.length - 1, middle + 3); i++) {
-        const dx = u.valToPos(xs[i], "x") - left, dy = u.valToPos(ys[i], "y") - top;
-        const distance = dx * dx + dy * dy;
-        if (distance < best) [best, found, at] = [distance, index, [xs[i], ys[i]]];
+        const here = [u.valToPos(xs[i], "x") - left, u.valToPos(ys[i], "y") - top, i];
+        const distance = before ? toSegment(before, here) : here[0] ** 2 + here[1] ** 2;
+        if (distance < best) {
+          const end = before && before[0] ** 2 + before[1] ** 2 < here[0] ** 2 + here[1] ** 2 ? before[2] : i;
+          [best, found, at] = [distance, index, [xs[end], ys[end]]];
+        }
+        before = here;
       }
     });
     this.#point(found, at);
