@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from collector.checkpoint import Checkpoint
 from collector.tail import FileTail
-from collector.text import TextFiles
+from collector.textfiles import TextFiles
 from trialtap.argv import CollectorArgs
 
 HERE = Path(__file__).parent
@@ -65,7 +65,9 @@ def peer(folder: Path) -> Callable[[Path], tuple[float, int, float]] | None:
         return None
     binary = folder / "peer"
     environment = {**os.environ, "GO111MODULE": "off", "GOCACHE": str(folder / "cache")}
-    subprocess.run(["go", "build", "-o", str(binary), str(HERE / "text_peer.go")], check=True, env=environment)
+    subprocess.run(
+        ["go", "build", "-o", str(binary), str(HERE / "text_peer.go")], check=True, env=environment
+    )
 
     def run(path: Path) -> tuple[float, int, float]:
         process = subprocess.Popen([str(binary), str(path), "loss"], stdout=subprocess.PIPE, text=True)

@@ -5,16 +5,15 @@ Attempts are single: what to do after a failure is the reporter's affair, told b
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from collector.reporter import DEADLINE, Origin, Refused
 from trialtap import names
 from trialtap.points import MetricPoint, format_time
 
 if TYPE_CHECKING:
     import grpc
 
-DEADLINE: Final = 10.0
-"""Seconds for one call."""
 _AGAIN: Final = {
     "UNAVAILABLE",
     "DEADLINE_EXCEEDED",
@@ -27,30 +26,6 @@ _AGAIN: Final = {
 """Status codes that say nothing about the rows: the same request may be answered another time."""
 _NOWHERE: Final = "trialtap/which-server"
 """A metric name that nobody has, to ask a DB manager who it is and get no rows."""
-
-
-class Refused(Exception):  # noqa: N818 - it is an answer, named for what it says
-    """A call did not succeed.
-
-    Attributes:
-        kind: `again` (nothing is wrong with the rows), `bad` (something may be), `rewind` (the server
-            expects the ordinal `next`).
-        next: the ordinal expected, for `rewind`.
-    """
-
-    def __init__(self, kind: str, message: str, next_: int = 0) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.next = next_
-
-
-class Origin(NamedTuple):
-    """Which stream rows belong to, and the ordinal of the first (docs/delivery.md)."""
-
-    stream: str
-    first: int
-    end: bool = False
-    gap: bool = False
 
 
 class Client:

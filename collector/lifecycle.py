@@ -16,7 +16,7 @@ from collector.reporter import Reporter, Server, Stopped
 from collector.say import Once, say
 from collector.source import Findings, Rules
 from collector.tail import Chunk, Tail
-from collector.watch import Watch
+from collector.watch import Watch, give_back
 from trialtap import names
 from trialtap.argv import CollectorArgs
 from trialtap.points import YEAR_ONE, MetricPoint
@@ -231,6 +231,7 @@ class Loop:
                 )
                 self._deferred = True
         self._reporter.go_on()
+        give_back()
 
     def _rewind(self, stream: Stream, ordinal: int) -> None:
         mark = stream.marks[0]

@@ -267,7 +267,7 @@ class Outbox:
 
         Args:
             request: what was refused.
-            kind: as in `client.Refused`.
+            kind: as in `reporter.Refused`.
             next_: the ordinal that the server expects, for `rewind`.
 
         Returns:

@@ -8,19 +8,44 @@ import _thread
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from collector.checkpoint import Position, Stream
-from collector.client import DEADLINE, Origin, Refused
 from collector.outbox import Barrier, Event, Outbox, Request
 from collector.say import Once, say
 from trialtap.points import MetricPoint
 
+DEADLINE: Final = 10.0
+"""Seconds for one call."""
 HEARTBEAT: Final = 20.0
 """Seconds after which an open stream without news is mentioned to the database."""
 LONGEST_PAUSE: Final = 5.0
 """Seconds between two attempts, at most."""
+
+
+class Refused(Exception):  # noqa: N818 - it is an answer, named for what it says
+    """A call did not succeed.
+
+    Attributes:
+        kind: `again` (nothing is wrong with the rows), `bad` (something may be), `rewind` (the server
+            expects the ordinal `next`).
+        next: the ordinal expected, for `rewind`.
+    """
+
+    def __init__(self, kind: str, message: str, next_: int = 0) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.next = next_
+
+
+class Origin(NamedTuple):
+    """Which stream rows belong to, and the ordinal of the first (docs/delivery.md)."""
+
+    stream: str
+    first: int
+    end: bool = False
+    gap: bool = False
 
 
 class Server(NamedTuple):
@@ -81,14 +106,15 @@ class Pause:
 class Reporter:
     """The outbox, shared by the run loop, which fills it, and the thread, which empties it."""
 
-    def __init__(self, client: Calls, wake: int) -> None:
+    def __init__(self, connect: Callable[[], Calls], wake: int) -> None:
         """Start nothing yet: the thread, and with it grpc, comes with the first row.
 
         Args:
-            client: makes the calls.
+            connect: makes the client, in the thread.
             wake: file descriptor that gets a byte whenever there is a result.
         """
-        self._client = client
+        self._connect = connect
+        self._client: Calls | None = None
         self._wake = wake
         self._outbox = Outbox()
         self._results: deque[Result] = deque()
@@ -251,34 +277,35 @@ class Reporter:
     def _do(self, work: Request | Barrier | str | None) -> None:
         timeout = min(DEADLINE, max(0.1, self._until - time.monotonic()))
         try:
+            client = self._client = self._client or self._connect()
             if isinstance(work, Barrier):
                 self._tell([work])
             elif work == "ask":
-                ours = self._client.ours(timeout)
+                ours = client.ours(timeout)
                 with self._lock:
                     self._known, self._held, self._outbox.origins = True, True, ours
                 self._pause.over()
                 self._tell([Server(ours)])
             elif work == "stop":
-                self._client.stop_trial(timeout)
+                client.stop_trial(timeout)
                 with self._lock:
                     wanted, self._stop_wanted = self._stop_wanted, False
                 if wanted:
                     self._tell([Stopped()])
             elif work == "heartbeat":
-                self._beat(timeout)
+                self._beat(client, timeout)
             elif isinstance(work, Request):
-                self._report(work, timeout)
+                self._report(client, work, timeout)
         except Refused as refused:
             self._refused(work, refused)
         except Exception as error:  # whatever a library raises, rows are kept and tried again
             self._refused(work, Refused("again", f"{type(error).__name__}: {error}"))
 
-    def _report(self, request: Request, timeout: float) -> None:
+    def _report(self, client: Calls, request: Request, timeout: float) -> None:
         origin = None
         if self._outbox.origins:
             origin = Origin(request.stream.id, request.first, request.end, request.gap)
-        next_ = self._client.report(request.rows, origin, timeout)
+        next_ = client.report(request.rows, origin, timeout)
         with self._lock:
             events = self._outbox.accepted(request, next_)
             if request.loser is not None:
@@ -293,14 +320,14 @@ class Reporter:
         self._well()
         self._tell(events)
 
-    def _beat(self, timeout: float) -> None:
+    def _beat(self, client: Calls, timeout: float) -> None:
         stream, first = next(iter(self._open.values()))
         if stream.ended:
             self._open.pop(stream.id)
             return
         self._heard = time.monotonic()
         try:
-            self._client.report([], Origin(stream.id, first), timeout)
+            client.report([], Origin(stream.id, first), timeout)
         except Refused as refused:
             if refused.kind != "rewind":
                 raise

@@ -162,8 +162,8 @@ class Write(Protocol):
 Source = Files | Producer
 
 KINDS: Final[dict[str, str]] = {
-    "StdOut": "collector.text:TextFiles",
-    "File": "collector.text:TextFiles",
+    "StdOut": "collector.textfiles:TextFiles",
+    "File": "collector.textfiles:TextFiles",
     "File/JSON": "collector.jsonlines:JsonFiles",
     "TensorFlowEvent": "collector.tfevents:EventFiles",
     "PrometheusMetric": "collector.prometheus:Scraper",

@@ -145,11 +145,20 @@ class SegmentsTail:
         if stream is None:
             stream = checkpoint.begin(self._base, Position(0, 0, 0, {}))
         self.stream = stream
-        self._reader = _Reader(files, self._base, stream, echo)
+        self._files = files
+        self._echo = echo
+        self._made: _Reader | None = None
         self._fd = -1
         self._complete = False
         self._unlinked = 0
         self._once = Once()
+
+    @property
+    def _reader(self) -> _Reader:
+        """Made when there is something to read: parsers are imported late."""
+        if self._made is None:
+            self._made = _Reader(self._files, self._base, self.stream, self._echo)
+        return self._made
 
     def numbers(self) -> list[int]:
         """List the numbers of the segments that are there, ascending."""

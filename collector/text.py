@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from collector import timestamps
-from collector.source import Findings, Parser, Stamp, State
-from trialtap.argv import CollectorArgs
+from collector.source import Findings, Stamp, State
 from trialtap.points import MetricPoint
 
 CHUNK: Final = 1 << 16
@@ -59,34 +58,6 @@ _NOT_BEFORE: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTU
 _EMPTY = "name= without a number"
 _COMMA = "number with a comma that does not set off thousands"
 _LONG = "line longer than 8 MiB, cut"
-
-
-class TextFiles:
-    """The source of StdOut and File: text."""
-
-    directory = False
-    chunk = CHUNK
-
-    def __init__(self, args: CollectorArgs) -> None:
-        """Compile the patterns.
-
-        Raises:
-            ValueError: a pattern is no RE2 pattern with two groups; the message names it.
-        """
-        self.findings = Findings()
-        self._names = tuple(dict.fromkeys(name for name in args.metrics if name))
-        self._patterns = compile_filters(args.filters)
-
-    def accepts(self, path: str) -> bool:
-        """See `Files`: one file is read, whatever its name."""
-        return bool(path)
-
-    def parser(self, path: str, stamp: Stamp, state: State) -> Parser:
-        """See `Files`: lines stand each for itself."""
-        del path, state
-        if self._patterns:
-            return PatternParser(self._names, self._patterns, stamp, self.findings)
-        return NameParser(self._names, stamp, self.findings)
 
 
 def compile_filters(filters: Sequence[str]) -> tuple["Pattern", ...]:

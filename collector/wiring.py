@@ -4,15 +4,14 @@ import os
 from collections.abc import Callable
 
 from collector.checkpoint import Checkpoint
-from collector.client import Client
 from collector.lifecycle import Loop, Surroundings, pod_name
 from collector.native import Native, Terminated
-from collector.reporter import Reporter
+from collector.reporter import Calls, Reporter
 from collector.say import say
 from collector.source import Files, Producer, Rules, Source
 from collector.source import make as make_by_kind
 from collector.tail import Echoing, FileTail, SegmentsTail, Tail, TreeTail
-from collector.watch import Watch
+from collector.watch import Watch, give_back
 from trialtap import names
 from trialtap.argv import CollectorArgs, parse
 
@@ -43,8 +42,13 @@ def collect(argv: list[str], signals: Terminated, directory: str, make: Make | N
         say(wrong)
     pod = pod_name()
     address = args.db_address or names.DEFAULT_DB_ADDRESS
-    client = Client(address, args.early_stop_address, args.trial, args.namespace, pod, args.attempt)
-    reporter = Reporter(client, watch.pipe)
+
+    def connect() -> Calls:
+        from collector.client import Client  # noqa: PLC0415 - with the first row
+
+        return Client(address, args.early_stop_address, args.trial, args.namespace, pod, args.attempt)
+
+    reporter = Reporter(connect, watch.pipe)
     rules: Rules | None = None
     if args.stop_rules:
         from collector import stopping  # noqa: PLC0415
@@ -63,6 +67,7 @@ def collect(argv: list[str], signals: Terminated, directory: str, make: Make | N
         findings=source.findings,
         complete=complete,
     )
+    give_back()
     try:
         loop.run()
     finally:

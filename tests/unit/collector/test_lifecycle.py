@@ -10,12 +10,11 @@ import pytest
 
 from collector import lifecycle
 from collector.checkpoint import Checkpoint
-from collector.client import Origin, Refused
 from collector.lifecycle import Loop
-from collector.reporter import Reporter
+from collector.reporter import Origin, Refused, Reporter
 from collector.stopping import Rules
 from collector.tail import FileTail
-from collector.text import TextFiles
+from collector.textfiles import TextFiles
 from collector.watch import Watch
 from tests.support.collecting import until
 from trialtap.argv import CollectorArgs, StopRule
@@ -113,7 +112,7 @@ class World:
             pod="pod",
             checkpoint=checkpoint,
             tails=[FileTail(str(self.file), "f", files, checkpoint, from_end=checkpoint.fresh)],
-            reporter=Reporter(self.database, watch.pipe),
+            reporter=Reporter(lambda: self.database, watch.pipe),
             watch=watch,
             surroundings=self.training,
             rules=Rules(self.args) if self.args.stop_rules else None,

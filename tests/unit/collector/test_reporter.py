@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.checkpoint import Position, Stream
-from collector.client import Refused
 from collector.outbox import MOST_BYTES, MOST_ROWS, Acknowledged, Barrier, Outbox, Request, Rewind
+from collector.reporter import Refused
 from trialtap.points import MetricPoint
 
 

@@ -8,7 +8,7 @@ import pytest
 from collector import tail as tail_module
 from collector.checkpoint import Checkpoint, Position
 from collector.tail import FileTail, SegmentsTail, Tail, TreeTail
-from collector.text import TextFiles
+from collector.textfiles import TextFiles
 from trialtap.argv import CollectorArgs
 
 

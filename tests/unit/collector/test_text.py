@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.source import Stamp
-from collector.text import LONGEST_LINE, TextFiles
+from collector.text import LONGEST_LINE
+from collector.textfiles import TextFiles
 from trialtap.argv import CollectorArgs
 from trialtap.points import MetricPoint, parse_time
 
