@@ -4,11 +4,14 @@
     python -m bench.admission memory   resident memory with 10,000 trials in the cache, and with none
 
 The peer (bench/peers/go-webhook) decodes the review into maps, appends a fixed container and answers; ours
-finds the trial, plans the injection, makes the patch, logs a line and counts. Both over HTTPS, keep-alive.
+finds the trial, plans the injection (once for equal pods), makes the patch, logs a line and counts. Both over
+HTTPS, keep-alive.
 """
 
 import argparse
 import asyncio
+import copy
+import itertools
 import json
 import shutil
 import ssl
@@ -17,7 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httptools
@@ -51,14 +56,15 @@ class Answer:
 
 
 class Client:
-    """Keep-alive connections to one server, all sending the same review."""
+    """Keep-alive connections to one server, which send the reviews in turn."""
 
-    def __init__(self, url: str, ca: Path, body: bytes) -> None:
+    def __init__(self, url: str, ca: Path, bodies: Sequence[bytes]) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 0
         self._context = ssl.create_default_context(cafile=ca)
         head = f"POST /mutate-pod?timeout=10s HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
-        self._request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        requests = [f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
+        self._requests = itertools.cycle(requests)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A new connection."""
@@ -67,7 +73,7 @@ class Client:
     async def ask(self, connection: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bytes:
         """One review; the answer's body."""
         reader, writer = connection
-        writer.write(self._request)
+        writer.write(next(self._requests))
         answer = Answer()
         parser = httptools.HttpResponseParser(answer)
         while not answer.done:
@@ -124,6 +130,14 @@ def build_peer(folder: Path) -> Path:
     return program
 
 
+def written(review: dict[str, Any], number: int | None = None) -> bytes:
+    """The review as it is sent; with a number, of a pod that is like no other's."""
+    review = copy.deepcopy(review)
+    if number is not None:
+        review["request"]["object"]["metadata"]["labels"]["number"] = str(number)
+    return json.dumps(review, separators=(",", ":")).encode()
+
+
 async def per_cpu(client: Client, pid: int) -> float:
     """Reviews per second of the server's CPU."""
     before = cpu_seconds(pid)
@@ -134,24 +148,25 @@ async def per_cpu(client: Client, pid: int) -> float:
 async def compare(folder: Path) -> None:
     """Print CPU ratios and p99."""
     case = json.loads(CASE.read_text(encoding="utf-8"))
-    body = json.dumps(case["review"], separators=(",", ":")).encode()
+    same, different = [written(case["review"])], [written(case["review"], n) for n in range(REVIEWS)]
     objects = folder / "objects.json"
     objects.write_text(json.dumps({"kind": "List", "items": case["objects"]}), encoding="utf-8")
     ours = Webhook(folder, "--objects", objects).start()
-    peer = subprocess.Popen(
+    peer = subprocess.Popen(  # noqa: ASYNC220 - before anything is measured
         [build_peer(folder), folder / "tls.crt", folder / "tls.key"], stdout=subprocess.PIPE, text=True
     )
     try:
         assert peer.stdout is not None
         peer_url = f"https://{peer.stdout.readline().strip().rpartition('=')[2]}"
         ca = folder / "ca.crt"
-        mine, theirs = Client(ours.url, ca, body), Client(peer_url, ca, body)
-        for client in (mine, theirs):
-            await client.flood(400)  # warm
-        rounds = [(await per_cpu(mine, ours.pid), await per_cpu(theirs, peer.pid)) for _ in range(ROUNDS)]
-        a, b = (statistics.median(column) for column in zip(*rounds, strict=True))
-        ratio = statistics.median(x / y for x, y in rounds)
-        print(f"reviews per CPU second: trialtap {a:,.0f}, Go peer {b:,.0f}, ratio {ratio:.2f}")
+        for what, bodies in (("pods of one template", same), ("every pod different", different)):
+            mine, theirs = Client(ours.url, ca, bodies), Client(peer_url, ca, bodies)
+            for client in (mine, theirs):
+                await client.flood(400)  # warm
+            rounds = [(await per_cpu(mine, ours.pid), await per_cpu(theirs, peer.pid)) for _ in range(ROUNDS)]
+            a, b = (statistics.median(column) for column in zip(*rounds, strict=True))
+            ratio = statistics.median(x / y for x, y in rounds)
+            print(f"{what}, reviews per CPU second: trialtap {a:,.0f}, Go peer {b:,.0f}, ratio {ratio:.2f}")
         for name, client in (("trialtap", mine), ("Go peer", theirs)):
             taken = await client.paced(200, 5)
             p50, p99 = (taken[int(len(taken) * q)] * 1000 for q in (0.5, 0.99))
@@ -187,7 +202,7 @@ async def memory(folder: Path) -> None:
             calls = [request for request in api.requests if "trials" in request]
             for note in ("first", "second"):
                 fill(note)
-                while await asyncio.to_thread(full.metric, "trialtap_webhook_trials") < 10_000:
+                while await asyncio.to_thread(full.metric, "trialtap_webhook_trials") < 10_000:  # noqa: ASYNC110
                     await asyncio.sleep(0.2)
                 await asyncio.sleep(5)
                 print(f"all of them changed, {note} time: {full.memory() / 2**20:.0f} MiB")

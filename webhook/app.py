@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, TextIO
 
@@ -24,8 +25,6 @@ Handler = Callable[[Request, Cluster, Settings], Awaitable[Verdict]]
 
 MAX_BODY_BYTES: Final = 16 << 20
 """An object is 1.5 MiB at most (etcd); a review carries it twice, escaped in the worst case."""
-BODY_SECONDS: Final = 10.0
-"""How long a request's body may take to arrive."""
 DEFAULT_SECONDS: Final = 10.0
 """Kubernetes' default timeoutSeconds, where a request tells none."""
 MARGIN_SECONDS: Final = 0.5
@@ -132,13 +131,12 @@ class Admission:
             Malformed: the body cannot be answered.
         """
         _check(scope)
+        seconds = seconds_for(scope["query_string"])
         arrived = False
         try:
-            async with asyncio.timeout(BODY_SECONDS) as timer:
+            async with asyncio.timeout(seconds + MARGIN_SECONDS / 2):
                 body = await _body(receive)
                 arrived, begin = True, time.perf_counter()
-                seconds = seconds_for(scope["query_string"])
-                timer.reschedule(asyncio.get_running_loop().time() + seconds + MARGIN_SECONDS / 2)
                 request = review.parse(body)
                 verdict = await self._decide(request, seconds)
         except TimeoutError:
@@ -146,7 +144,7 @@ class Admission:
                 raise Failed(
                     504, f"{request.kind} {request.label!r}: no verdict within {seconds:g} s"
                 ) from None
-            raise Failed(408, f"body: did not arrive within {BODY_SECONDS:g} s") from None
+            raise Failed(408, f"body: did not arrive within {seconds:g} s") from None
         content = review.answer(request, verdict)
         self._account(request, verdict, time.perf_counter() - begin)
         return content
@@ -192,9 +190,14 @@ class Admission:
         )
 
     def _write(self, fields: JSON) -> None:
-        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "path": self._path} | fields
+        line = {"time": _clock(int(time.time())), "path": self._path} | fields
         self._log.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE).decode())
         self._log.flush()
+
+
+@lru_cache(maxsize=1)
+def _clock(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))
 
 
 _BODY_UNREAD: Final = frozenset({405, 408, 413, 415})
@@ -243,6 +246,7 @@ async def _body(receive: Receive) -> bytes:
             return b"".join(chunks)
 
 
+@lru_cache(maxsize=64)
 def seconds_for(query: bytes) -> float:
     """Seconds for a verdict, of a query string in which the API server tells its own timeout, less the way back.
 

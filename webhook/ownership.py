@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from trialtap import names
 from webhook.cluster import (
@@ -92,15 +92,17 @@ class Memory:
 def owners_of(obj: Mapping[str, Any]) -> list[Reference]:
     """The object's well-formed ownerReferences, the controller first."""
     metadata = obj.get("metadata")
-    found = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
-    entries = [e for e in found if isinstance(e, dict)] if isinstance(found, list) else []
-    entries.sort(key=lambda entry: entry.get("controller") is not True)
-    fields = ("apiVersion", "kind", "name", "uid")
-    return [
-        Reference(*(entry[f] for f in fields))
-        for entry in entries
-        if all(isinstance(entry.get(f), str) and entry[f] for f in fields)
-    ]
+    entries = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
+    found: list[Reference] = []
+    for entry in entries if isinstance(entries, list) else ():
+        if not isinstance(entry, dict):
+            continue
+        get = entry.get
+        fields = (get("apiVersion"), get("kind"), get("name"), get("uid"))
+        if all(isinstance(text, str) and text for text in fields):
+            owner = Reference(*cast("tuple[str, str, str, str]", fields))
+            found.insert(0 if get("controller") is True else len(found), owner)
+    return found
 
 
 async def trial_of(
@@ -119,8 +121,14 @@ async def trial_of(
     """
     if not cluster.synced:
         raise NotSynced("Trials have not been listed yet")
-    walk = _Walk(namespace, cluster, memory or Memory())
-    return await walk.run(pod)
+    memory = memory or Memory()
+    owners = owners_of(pod)
+    for owner in owners:
+        # The usual case, before anything is set up: an owner that an earlier pod had.
+        known = memory.recall(namespace, owner, cluster)
+        if known is not None and known.trial is not None:
+            return known
+    return await _Walk(namespace, cluster, memory).run(pod, owners)
 
 
 @dataclass(slots=True)
@@ -137,8 +145,8 @@ class _Walk:
     """The owners that were read in this walk; of the others, no news."""
     faults: list[str] = field(default_factory=list)
 
-    async def run(self, pod: Mapping[str, Any]) -> Ownership:
-        level = self._meet(owners_of(pod), None)
+    async def run(self, pod: Mapping[str, Any], owners: list[Reference]) -> Ownership:
+        level = self._meet(owners, None)
         for _ in range(MAX_LEVELS):
             if not level:
                 break

@@ -1,7 +1,7 @@
 """A pod is created: find its trial, gather what surrounds it, decide. Allowed untouched when it is no trial's."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
@@ -15,6 +15,7 @@ from webhook.ownership import Memory, Ownership, suspects, trial_of
 from webhook.review import Malformed, Reason, Refusal, Request, Verdict
 from webhook.settings import Settings
 from webhook.surroundings import Surroundings
+from webhook.templates import Templates, template_of
 
 Lookup = Callable[[JSON, str, str], Awaitable[Entrypoint]]
 """(pod, namespace, image) -> what the image runs; raises LookupError with the reason."""
@@ -31,6 +32,7 @@ class Pods:
     lookup: Lookup | None = None
     """Asks a registry what an image runs; None: look-ups are off."""
     memory: Memory = field(default_factory=Memory)
+    templates: Templates = field(default_factory=Templates)
     _parsed: dict[str, tuple[JSON, Trial]] = field(default_factory=dict)
 
     async def mutate(self, request: Request, cluster: Cluster, settings: Settings) -> Verdict:
@@ -62,8 +64,19 @@ class Pods:
         self, request: Request, raw: JSON, found: Ownership, cluster: Cluster, settings: Settings
     ) -> Verdict:
         trial = self._typed(raw)
-        surroundings = await self._surroundings(request, trial, found, cluster, settings)
-        return injection.admit(request.object, trial, surroundings)
+        around = self._surroundings(request, trial, found, cluster, settings)
+        template = template_of(request.object)
+        if (kept := self.templates.recall(template, trial, around)) is not None:
+            return kept
+        image = injection.image_to_look_up(request.object, trial)
+        if image is not None:
+            # Never kept: what a tag stands for may change.
+            entrypoint, fault = await self._entrypoint(request, image)
+            around = replace(around, entrypoint=entrypoint, entrypoint_fault=fault)
+            return injection.admit(request.object, trial, around)
+        verdict = injection.admit(request.object, trial, around)
+        self.templates.keep(template, trial, around, verdict)
+        return verdict
 
     def _tell(self, request: Request, trial: JSON, refusal: Refusal) -> None:
         """Put a refusal on the Trial; not on a dry run, which must leave nothing behind."""
@@ -110,39 +123,31 @@ class Pods:
         self._parsed[uid] = (raw, trial)
         return trial
 
-    async def _surroundings(
+    def _surroundings(
         self, request: Request, trial: Trial, found: Ownership, cluster: Cluster, settings: Settings
     ) -> Surroundings:
-        pod, namespace = request.object, request.namespace
-        entrypoint, fault = await self._entrypoint(pod, namespace, trial)
-        suggestion = None
-        if injection.needs_suggestion(trial, pod):
-            experiment = (trial.metadata.labels or {}).get(names.EXPERIMENT_LABEL, "")
-            suggestion = cluster.suggestion(namespace, experiment)
-        labels = ((cluster.namespace(namespace) or {}).get("metadata") or {}).get("labels")
+        namespace = request.namespace
+        held = cluster.namespace(namespace)
+        experiment = (trial.metadata.labels or {}).get(names.EXPERIMENT_LABEL)
         made = found.made_by_trial
         return Surroundings(
-            settings=settings,
-            namespace=namespace,
-            namespace_labels=labels or {},
-            own_job=made is not None
-            and (made.group, made.kind) == ("batch", "Job")
-            and made.uid in controllers(pod),
-            limit_ranges=tuple(cluster.limit_ranges(namespace)),
-            katib_config=cluster.katib_config(),
-            suggestion=suggestion,
-            entrypoint=entrypoint,
-            entrypoint_fault=fault,
+            settings,
+            namespace,
+            (held["metadata"].get("labels") if held else None) or {},
+            made is not None
+            and made.kind == "Job"
+            and made.group == "batch"
+            and made.uid in controllers(request.object),
+            tuple(cluster.limit_ranges(namespace)),
+            cluster.katib_config(),
+            cluster.suggestion(namespace, experiment) if experiment else None,
         )
 
-    async def _entrypoint(self, pod: JSON, namespace: str, trial: Trial) -> tuple[Entrypoint | None, str]:
-        image = injection.image_to_look_up(pod, trial)
-        if image is None:
-            return None, ""
+    async def _entrypoint(self, request: Request, image: str) -> tuple[Entrypoint | None, str]:
         if self.lookup is None:
             return None, "look-ups of entrypoints are turned off"
         try:
-            return await self.lookup(pod, namespace, image), ""
+            return await self.lookup(request.object, request.namespace, image), ""
         except LookupError as error:
             return None, str(error)
 

@@ -4,7 +4,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -127,47 +127,40 @@ def parse(body: bytes) -> Request:
 
 
 def _request(request: JSON) -> Request:
-    kind = request.get("kind")
-    texts = {
-        "request.uid": request.get("uid"),
-        "request.operation": request.get("operation"),
-        "request.kind.kind": kind.get("kind") if isinstance(kind, dict) else None,
-    }
-    for path, text in texts.items():
-        if not isinstance(text, str) or not text:
-            raise Malformed(400, f"{path}: missing")
-    kind = cast("JSON", kind)
+    get = request.get
+    kind = get("kind")
+    kind = kind if isinstance(kind, dict) else {}
+    uid, operation, name_of_kind = get("uid"), get("operation"), kind.get("kind")
+    if not (isinstance(uid, str) and uid):
+        raise Malformed(400, "request.uid: missing")
+    if not (isinstance(operation, str) and operation):
+        raise Malformed(400, "request.operation: missing")
+    if not (isinstance(name_of_kind, str) and name_of_kind):
+        raise Malformed(400, "request.kind.kind: missing")
     return Request(
-        uid=request["uid"],
-        operation=request["operation"],
-        kind=kind["kind"],
-        group=_text(kind, "group"),
-        version=_text(kind, "version"),
-        namespace=_text(request, "namespace"),
-        name=_text(request, "name"),
-        subresource=_text(request, "subResource"),
-        object=_mapping(request, "object"),
-        old_object=_mapping(request, "oldObject"),
-        dry_run=request.get("dryRun") is True,
-        user=_mapping(request, "userInfo"),
+        uid,
+        operation,
+        name_of_kind,
+        kind.get("group") or "",
+        kind.get("version") or "",
+        _typed("namespace", get("namespace"), str) or "",
+        _typed("name", get("name"), str) or "",
+        _typed("subResource", get("subResource"), str) or "",
+        _typed("object", get("object"), dict) or {},
+        _typed("oldObject", get("oldObject"), dict) or {},
+        get("dryRun") is True,
+        _typed("userInfo", get("userInfo"), dict) or {},
     )
 
 
-def _text(of: JSON, key: str) -> str:
-    value = of.get(key)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise Malformed(400, f"request.{key}: must be a string")
-    return value
+def _typed(key: str, value: Any, kind: type) -> Any:
+    """The value, which may be missing.
 
-
-def _mapping(of: JSON, key: str) -> JSON:
-    value = of.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise Malformed(400, f"request.{key}: must be an object")
+    Raises:
+        Malformed: it is of another type.
+    """
+    if value is not None and type(value) is not kind:
+        raise Malformed(400, f"request.{key}: must be {'a string' if kind is str else 'an object'}")
     return value
 
 

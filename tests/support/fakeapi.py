@@ -169,6 +169,8 @@ class FakeAPI:
             await response.prepare(request)
             while (line := await queue.get()) is not None:
                 await response.write(line)
+        except ConnectionError:
+            pass  # the watcher has gone
         finally:
             self._watchers[path].remove(queue)
         return response
