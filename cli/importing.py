@@ -203,14 +203,13 @@ class Importer:
         Raises:
             CommandError: the sink did not do it; running the import again goes on from there.
         """
-        for record in records:
-            record = record._replace(namespace=record.namespace or self._namespace)  # noqa: PLW2901
+        for found in records:
+            record = found._replace(namespace=found.namespace or self._namespace)
             self._tally.trials.add(record.trial)
             if record.stream is not None and record.ordinal is not None and record.namespace:
-                pending = self._pending[record.stream]
-                if pending and (record.ordinal != (pending[-1].ordinal or 0) + 1 or len(pending) >= BATCH):
-                    self._flush(record.stream)
                 self._pending[record.stream].append(record)
+                if len(self._pending[record.stream]) >= BATCH:
+                    self._flush(record.stream)
             else:
                 self._plain[record.trial, record.namespace].append(record)
             self._waiting += 1
@@ -221,15 +220,8 @@ class Importer:
         """Report what waits; holes are declared lost. Raises like `feed`."""
         self._flush_all()
         for stream, held in self._held.items():
-            held.sort(key=lambda record: record.ordinal or 0)
-            run: list[Record] = []
-            for record in held:
-                if run and (record.ordinal != (run[-1].ordinal or 0) + 1 or len(run) >= BATCH):
-                    self._report(stream, run, gap=True)
-                    run = []
-                if not run or record.ordinal != run[-1].ordinal:
-                    run.append(record)
-            self._report(stream, run, gap=True)
+            for run in _runs(held):
+                self._report(stream, run, gap=True)
         self._held.clear()
 
     def _flush_all(self) -> None:
@@ -241,9 +233,8 @@ class Importer:
         self._waiting = 0
 
     def _flush(self, stream: str) -> None:
-        records = self._pending.pop(stream, [])
-        if records:
-            self._report(stream, records, gap=False)
+        for run in _runs(self._pending.pop(stream, [])):
+            self._report(stream, run, gap=False)
 
     def _report(self, stream: str, records: list[Record], *, gap: bool) -> None:
         first = records[0]
@@ -296,6 +287,20 @@ class Importer:
     def _refuse(self, reason: str, count: int) -> None:
         self._tally.refused += count
         self._tally.first_refusal = self._tally.first_refusal or reason
+
+
+def _runs(records: list[Record]) -> Iterator[list[Record]]:
+    """The records of one stream in the order of their ordinals, in runs without holes; each ordinal once."""
+    run: list[Record] = []
+    for record in sorted(records, key=lambda record: record.ordinal or 0):
+        if run and record.ordinal == run[-1].ordinal:
+            continue
+        if run and (record.ordinal != (run[-1].ordinal or 0) + 1 or len(run) >= BATCH):
+            yield run
+            run = []
+        run.append(record)
+    if run:
+        yield run
 
 
 def _content(record: Record) -> tuple[object, ...]:

@@ -1,10 +1,13 @@
 """A REST application served on a free port, and trials to read from it."""
 
 import math
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
@@ -34,6 +37,21 @@ def serving(app: FastAPI) -> Iterator[str]:
         app.state.stopping.set()
         server.should_exit = True
         thread.join()
+
+
+@contextmanager
+def manager(path: Path) -> Iterator[str]:
+    """HOST:PORT of gRPC of a DB manager that runs as a process of its own."""
+    command = [*(sys.executable, "-m", "dbmanager", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")]
+    process = subprocess.Popen(
+        [*command, "--database", f"sqlite:///{path}"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split("grpc=")[1].split()[0]
+    finally:
+        process.terminate()
+        process.communicate(timeout=40)
 
 
 def put(

@@ -2,6 +2,11 @@
 
 import io
 import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +16,7 @@ from cli.__main__ import main
 from dbmanager.rest import application
 from dbmanager.rows import Selection
 from dbmanager.store import Store
-from tests.support.rest import put, put_plain, serving
+from tests.support.rest import manager, put, put_plain, serving
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
@@ -140,6 +145,54 @@ def test_a_point_that_no_database_takes_is_named_and_the_others_stay(
     assert said.splitlines()[0] == "2 points of 1 trials stored"
     assert "3 points cannot be stored; the first: " in said
     assert len(content(path)) == 2
+
+
+def test_import_through_a_running_db_manager_is_the_same(
+    full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, copy = tmp_path / "file.ndjson", tmp_path / "copy.db"
+    run(capsys, "export", "--db", full, "--output", file)
+    with manager(copy) as address:
+        assert run(capsys, "import", "--db", address, file)[2] == "8 points of 2 trials stored\n"
+        again = run(capsys, "import", "--db", address, file)[2]
+        assert again == "0 points of 2 trials stored, 8 were there already\n"
+    assert content(copy) == content(full)
+
+
+def test_the_events_go_on_as_points_come(full: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    command = [
+        sys.executable,
+        "-m",
+        "cli",
+        "db",
+        "export",
+        "--db",
+        str(full),
+        "--tensorboard",
+        str(runs),
+        "--follow",
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for((runs / "team-a" / "t" / ".trialtap.json").exists)
+        store = Store.open(f"sqlite:///{full}")
+        put(store, "t", ["0.125"], first=3)
+        put(store, "new", ["1"])
+        store.close()
+        wait_for((runs / "team-a" / "new" / ".trialtap.json").exists)
+        wait_for(lambda: len(scalars(runs / "team-a/t")["loss"]) == 3)
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert said.startswith(f"9 points written to {runs}")
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def scalars(run: Path) -> dict[str, list[tuple[int, float, float]]]:
