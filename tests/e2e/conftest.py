@@ -4,11 +4,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.support.collecting import DbManager
+from tests.support.sidecar import Sidecar
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,3 +52,27 @@ def run(tmp_path: Path) -> Callable[..., Run]:
         return Run(done.returncode, done.stdout, done.stderr)
 
     return run_trial
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[DbManager]:
+    manager = DbManager(tmp_path)
+    manager.start()
+    yield manager
+    manager.kill()
+
+
+@pytest.fixture
+def sidecar(tmp_path: Path, db: DbManager) -> Iterator[Callable[..., Sidecar]]:
+    made: list[Sidecar] = []
+
+    def make(*argv: str, program: tuple[str, ...] = ("-m", "collector")) -> Sidecar:
+        made.append(Sidecar(tmp_path, db, program, *argv))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        if one.process is not None and one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()

@@ -3,10 +3,7 @@
 import json
 import os
 import random
-import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,86 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.collecting import ROOT, DbManager, until
+from tests.support.collecting import ROOT, until
 from tests.support.eventfiles import event, image, version
+from tests.support.sidecar import Sidecar
 
 KILLS = int(os.environ.get("TRIALTAP_FAULTS", "3"))
-
-
-class Sidecar:
-    """A collector process over a folder; it may be killed and started again."""
-
-    def __init__(self, folder: Path, db: DbManager, program: tuple[str, ...], *argv: str) -> None:
-        self.folder, self.db = folder, db
-        self.command = [
-            sys.executable,
-            *program,
-            "-t",
-            "trial-1",
-            "-s-db",
-            db.address,
-            "--namespace",
-            "ns",
-            *argv,
-        ]
-        self.process: subprocess.Popen[bytes] | None = None
-        self.err = folder / "collector.err"
-
-    def start(self) -> None:
-        environment = {
-            **os.environ,
-            "TRIALTAP_DIRECTORY": str(self.folder / "run"),
-            "TRIALTAP_POD_NAME": "pod-1",
-            "PYTHONPATH": str(ROOT),
-        }
-        with self.err.open("ab") as err:
-            self.process = subprocess.Popen(self.command, env=environment, cwd=self.folder, stderr=err)
-        status = Path(f"/proc/{self.process.pid}/status")
-        term = 1 << (signal.SIGTERM - 1)
-        until(
-            lambda: int(status.read_text().split("SigCgt:")[1].split()[0], 16) & term, what="it takes signals"
-        )
-        until(
-            lambda: (self.folder / "run" / "checkpoint").exists() or b"cannot work" in self.err.read_bytes(),
-            what="it follows its files",
-        )
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-    def end(self) -> int:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(40)
-
-    def rows(self, *columns: str) -> list[tuple[object, ...]]:
-        return self.db.rows("trial-1", *(columns or ("metric_name", "value")))
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[DbManager]:
-    manager = DbManager(tmp_path)
-    manager.start()
-    yield manager
-    manager.kill()
-
-
-@pytest.fixture
-def sidecar(tmp_path: Path, db: DbManager) -> Iterator[Callable[..., Sidecar]]:
-    made: list[Sidecar] = []
-
-    def make(*argv: str, program: tuple[str, ...] = ("-m", "collector")) -> Sidecar:
-        made.append(Sidecar(tmp_path, db, program, *argv))
-        made[-1].start()
-        return made[-1]
-
-    yield make
-    for one in made:
-        if one.process is not None and one.process.poll() is None:
-            one.process.kill()
-            one.process.wait()
 
 
 @pytest.fixture
