@@ -68,6 +68,8 @@ class Wait:
     """Look again after so many seconds, whatever happens until then."""
 
     seconds: float
+    settling: bool = False
+    """The time from the first of these on is what `Observed.waited` counts."""
 
 
 Action = Annotate | PatchStatus | Create | DeleteWorkload | DeleteRows | ReadRows | ReadLog | Emit | Wait

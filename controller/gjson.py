@@ -54,7 +54,7 @@ def evaluate(workload: dict[str, Any], expression: str) -> Met | None:
     result = pygjson.get(orjson.dumps(workload).decode(), expression)
     if not result.exists():
         return None
-    value = result.value
+    value = _plain(result)
     if isinstance(value, list):
         if not value:
             return None
@@ -67,6 +67,14 @@ def evaluate(workload: dict[str, Any], expression: str) -> Met | None:
             'as status.conditions.#(type=="Complete")#|#(status=="True")# gives'
         )
     return Met(_text(value.get("reason")), _text(value.get("message")))
+
+
+def _plain(result: Any) -> Any:
+    """A result as plain Python, whose parts pygjson wraps again."""
+    value = result.value if isinstance(result, pygjson.Result) else result
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _text(value: object) -> str:

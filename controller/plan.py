@@ -90,6 +90,16 @@ class Observed:
         return held
 
     @property
+    def experiment(self) -> str:
+        """Name of the Experiment that the trial is of; "" for one made by hand."""
+        return str((self.metadata.get("labels") or {}).get(names.EXPERIMENT_LABEL) or "")
+
+    @property
+    def wants_index(self) -> bool:
+        """Whether the trial has yet to get its running number."""
+        return bool(self.experiment) and names.INDEX_ANNOTATION not in self.annotations
+
+    @property
     def attempt(self) -> int:
         """Number of the present attempt, from 0."""
         return _number(self.annotations.get(names.ATTEMPT_ANNOTATION))
@@ -112,12 +122,11 @@ def plan(seen: Observed) -> tuple[Action, ...]:
         return _deleted(seen)
     if conditions.ended(seen.trial):
         return _clean(seen)
-    if (
-        names.FINALIZER not in (seen.metadata.get("finalizers") or ())
-        or names.INDEX_ANNOTATION not in seen.annotations
-    ):
-        held = seen.annotations.get(names.INDEX_ANNOTATION) or str(seen.next_index)
-        return (Annotate({names.INDEX_ANNOTATION: held}, finalizer=True),)
+    if names.FINALIZER not in (seen.metadata.get("finalizers") or ()) or seen.wants_index:
+        index: dict[str, str | None] = (
+            {names.INDEX_ANNOTATION: str(seen.next_index)} if seen.wants_index else {}
+        )
+        return (Annotate(index, finalizer=True),)
     if not conditions.has(seen.trial, "Created"):
         status = {"startTime": conditions.rfc3339(seen.now)}
         created = Condition("Created", "True", "TrialCreated", "Trial is created")
@@ -135,7 +144,11 @@ def _begin(seen: Observed) -> tuple[Action, ...]:
         return _hold(seen, seen.kind_fault)
     if seen.workload is None:
         return _lost(seen) if names.WORKLOAD_ANNOTATION in seen.annotations else _create(seen)
-    metadata = seen.workload["metadata"]
+    return _follow(seen, seen.workload["metadata"])
+
+
+def _follow(seen: Observed, metadata: JSON) -> tuple[Action, ...]:
+    """The workload is there: see that it is ours and of this attempt, then judge it."""
     if not seen.owned:
         return _hold(
             seen,
@@ -247,7 +260,7 @@ def _running(seen: Observed, fault: str) -> tuple[Action, ...]:
 def _failed(seen: Observed, met: Met) -> tuple[Action, ...]:
     cause = failures.cause(seen.pods, str(seen.spec.get("primaryContainerName")))
     if cause is None and seen.waited < SETTLE_SECONDS:
-        return (Wait(1.0),)  # the workload's end may be seen before its pods'
+        return (Wait(1.0, settling=True),)  # the workload's end may be seen before its pods'
     return _ended_badly(seen, met, cause)
 
 
@@ -310,7 +323,7 @@ def _succeeded(seen: Observed, met: Met) -> tuple[Action, ...]:
     if seen.rows is None:
         return (ReadRows(),)
     completed = {"completionTime": conditions.rfc3339(seen.now)}
-    if _has_objective(seen.rows):
+    if _has_objective(seen, seen.rows):
         condition = Condition(
             "Succeeded",
             "True",
@@ -323,7 +336,7 @@ def _succeeded(seen: Observed, met: Met) -> tuple[Action, ...]:
             Emit("Normal", "JobSucceeded", f"{seen.kind} {_place(seen)} has succeeded"),
         )
     if seen.rows.objective != UNAVAILABLE and _rows_may_come(seen):
-        return (Wait(1.0),)
+        return (Wait(1.0, settling=True),)
     why = _no_metrics(seen)
     condition = Condition(
         "MetricsUnavailable",
@@ -334,8 +347,9 @@ def _succeeded(seen: Observed, met: Met) -> tuple[Action, ...]:
     return (_status(seen, condition, **completed), Emit("Warning", "MetricsUnavailable", why))
 
 
-def _has_objective(rows: Rows) -> bool:
-    return bool(rows.metrics) and rows.objective not in {"", UNAVAILABLE} and not rows.held_back
+def _has_objective(seen: Observed, rows: Rows) -> bool:
+    """Whether there is a value of the objective, and no more of them are to be expected."""
+    return rows.objective not in {"", UNAVAILABLE} and not (rows.held_back and _rows_may_come(seen))
 
 
 def _rows_may_come(seen: Observed) -> bool:
@@ -370,9 +384,9 @@ def _early_stopped(seen: Observed) -> tuple[Action, ...]:
         return _clean(seen)
     if seen.rows is None:
         return (ReadRows(),)
-    if _has_objective(seen.rows) or (seen.rows.metrics and not _rows_may_come(seen)):
+    if _has_objective(seen, seen.rows) or (seen.rows.metrics and not _rows_may_come(seen)):
         return (PatchStatus({"observation": {"metrics": list(seen.rows.metrics)}}),)
-    return (Wait(1.0),) if _rows_may_come(seen) else _clean(seen)
+    return (Wait(1.0, settling=True),) if _rows_may_come(seen) else _clean(seen)
 
 
 def _clean(seen: Observed) -> tuple[Action, ...]:
@@ -383,7 +397,7 @@ def _clean(seen: Observed) -> tuple[Action, ...]:
         return ()
     alive = any((pod.get("status") or {}).get("phase") == "Running" for pod in seen.pods)
     if conditions.has(seen.trial, "EarlyStopped") and alive and seen.waited < STOPPING_SECONDS:
-        return (Wait(2.0),)
+        return (Wait(2.0, settling=True),)
     return (DeleteWorkload(seen.workload["metadata"]["uid"]),)
 
 

@@ -127,6 +127,24 @@ class API:
         _raise_for_status(response, raw)
         return _document(raw)
 
+    async def text(
+        self, path: str, query: Mapping[str, str] | None = None, seconds: float = REQUEST_SECONDS
+    ) -> str:
+        """What is no JSON, such as a container's log.
+
+        Raises:
+            Status: any answer but a success.
+            Unreachable: no answer in time.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._open("GET", path, query=query, seconds=seconds)
+                raw = await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _unreachable(error, seconds) from None
+        _raise_for_status(response, raw)
+        return raw.decode(errors="replace")
+
     async def pages(self, path: str, query: Mapping[str, str] | None = None) -> AsyncIterator[JSON]:
         """A list, page by page, as it was at one moment.
 
