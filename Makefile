@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CC ?= cc
 
-.PHONY: help install demo test check format lock proto crds tap images clean kube kube-path test-cluster serve review
+.PHONY: help install demo test check format lock proto crds tap images clean kube kube-path test-cluster serve review sdk-venv
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -93,6 +93,14 @@ review: install ## send the recorded case's request to `make serve` and print th
 
 crds: install ## trialtap/objects.py -> the chart's CRDs
 	$(BIN)/python -m trialtap.crds charts/trialtap/crds-source
+
+SDK := $(TRIALTAP_CACHE)/katib-sdk
+sdk-venv: $(SDK)/.katib-0.19.0 ## an environment with Katib's published SDK, for the tests marked sdk
+
+$(SDK)/.katib-0.19.0:
+	$(PYTHON) -m venv $(SDK)
+	$(SDK)/bin/python -m pip install --quiet --disable-pip-version-check kubeflow-katib==0.19.0
+	touch $@
 
 clean: ## remove what was built, .venv included
 	rm -rf $(VENV) build dist collector/tap .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -45,6 +45,8 @@ DRIVERS: Final = {
 READERS: Final = 16
 """Most connections that read at once; who comes later waits for one."""
 CONNECT_SECONDS: Final = 5
+ANSWER_SECONDS: Final = 60
+"""A server that vanishes without a word must not hold a report for ever."""
 
 COLUMNS: Final = "trial_name, time, metric_name, value, namespace, stream, step, ns"
 _COPY = f"COPY observation_logs ({COLUMNS}) FROM STDIN"
@@ -323,17 +325,23 @@ def url_from_environment(env: Mapping[str, str] = os.environ) -> str | None:
     ).render_as_string(hide_password=False)
 
 
-def engines(url: URL) -> tuple[str, Engine, Engine]:
-    """Kind, writing engine and reading engine; nothing is connected yet."""
+def engines(url: URL, patience: int | None = ANSWER_SECONDS) -> tuple[str, Engine, Engine]:
+    """Kind, writing engine and reading engine; nothing is connected yet.
+
+    Args:
+        url: as `parse_url` gives it.
+        patience: seconds after which a server that says nothing counts as gone; None = never, for
+            statements that copy a table.
+    """
     kind = url.get_backend_name()
     if kind == "sqlite":
         return kind, _sqlite(url, "IMMEDIATE", size=1), _sqlite(url, "DEFERRED", size=READERS)
     arguments: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS}
     if kind == "mysql":
-        # A server that vanishes without a word must not hold a report for ever.
-        arguments |= {"charset": "utf8mb4", "read_timeout": 300, "write_timeout": 60}
+        arguments |= {"charset": "utf8mb4", "read_timeout": patience, "write_timeout": patience}
     else:
         arguments |= {"keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 3}
+        arguments["tcp_user_timeout"] = ANSWER_SECONDS * 1000
     made = [
         create_engine(
             url,

@@ -38,7 +38,11 @@ def connect(url: str, *, migrate: bool = True, convert: bool = False) -> Databas
         if plan(seen, convert=convert) or seen.revision != REVISION:
             if not migrate:
                 raise RefusedError("--database", by_hand("its tables are not as wanted", seen, convert))
-            _migrate(writers, convert=convert)
+            patient = engines(parse_url(url), patience=None)[1]
+            try:
+                _migrate(patient, convert=convert)
+            finally:
+                patient.dispose()
             seen = _look(writers)
     except database_errors() as error:
         writers.dispose()

@@ -108,10 +108,10 @@ class Server:
             **self.user,
         )
         deadline = time.monotonic() + START_SECONDS
-        while not answers(self.url):
+        while failure := unanswered(self.url):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(
-                    f"{self.command()[0]} does not start:\n{(self.folder / 'log').read_text()[-3000:]}"
+                    f"{self.command()[0]} does not start ({failure}):\n{(self.folder / 'log').read_text()[-3000:]}"
                 )
             time.sleep(0.1)
 
@@ -221,17 +221,18 @@ class MariaDB(Server):
         return f"mysql+pymysql://trialtap:trialtap@127.0.0.1:{self.port}/mysql"
 
 
-def answers(url: str) -> bool:
-    """Whether a server answers."""
-    engine = create_engine(url)
+def unanswered(url: str) -> str:
+    """Why a server does not answer; empty when it does."""
+    patience = {"connect_timeout": 5}
+    if make_url(url).get_backend_name() == "mysql":
+        patience["read_timeout"] = 5
+    engine = create_engine(url, poolclass=NullPool, connect_args=patience)
     try:
         with engine.connect() as connection:
             connection.execute(text("SELECT 1"))
-    except Exception:
-        return False
-    finally:
-        engine.dispose()
-    return True
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 @contextmanager

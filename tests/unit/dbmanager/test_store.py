@@ -351,7 +351,9 @@ def test_rows_of_one_microsecond_are_ordered_over_the_edge_of_a_chunk(store: Sto
     def row(microsecond: int, ns: int) -> NewRow:
         return NewRow(f"2026-01-01 00:00:00.{microsecond:06d}", ns, "m", f"{microsecond}.{ns}")
 
-    batch = [row(0, 0)] * 1990 + [row(1, 999 - ns) for ns in range(20)] + [row(2, ns % 2) for ns in range(3000)]
+    batch = (
+        [row(0, 0)] * 1990 + [row(1, 999 - ns) for ns in range(20)] + [row(2, ns % 2) for ns in range(3000)]
+    )
     put(store, batch)
     expected = sorted(batch, key=lambda row: (row.time, row.ns))
     assert values(read(store)) == [row.value for row in expected]
