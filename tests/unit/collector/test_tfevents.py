@@ -1,12 +1,13 @@
 """TensorFlow event files: recorded trees, TensorBoard as the oracle, damage, names and directories."""
 
 import math
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.source import Stamp
@@ -58,7 +59,7 @@ def test_recorded_tree(case: dict[str, Any], size: int) -> None:
     assert {point.name for point in points} == set(case["expect"])
 
 
-@pytest.mark.parametrize("tree", ["keras", "torch", "torch-extras"])
+@pytest.mark.parametrize("tree", ["keras", "tensorboardx", "tensorflow", "torch", "torch-extras"])
 def test_every_tag_of_real_writers_is_read_as_tensorboard_reads_it(tree: str) -> None:
     root = TREES / tree
     for path in root.rglob("*tfevents*"):
@@ -305,6 +306,29 @@ def test_pieces_and_restarts_change_nothing(
     used, first = parser.feed(text[:cut], False)
     rest = feed_all(files.parser("tfevents", Stamp(), parser.state()), text[used:])
     assert [*first, *rest] == whole
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows)
+def test_any_scalars_are_read_as_tensorboard_reads_them(
+    tmp_path: Path, series: list[dict[str, float]]
+) -> None:
+    path = write(tmp_path, "tfevents", *(event(step, **values) for step, values in enumerate(series)))
+    names = ("m", "n", "mm", "x" * 130)
+    points = read(source(tmp_path, *names), tmp_path)
+    expect = as_tensorboard_reads(path)
+    for name in names:
+        mine = [(point.step, float(point.value)) for point in points if point.name == name]
+        theirs = [(step, value) for step, _, value in expect.get(name, [])]
+        assert _same(mine, theirs)
+        assert len(mine) == len(theirs)
+
+
+def _same(mine: list[tuple[int | None, float]], theirs: list[tuple[int, float]]) -> bool:
+    """Compare step and float32: the text of one gives the float32 back, not its every digit as a double."""
+    return [(step, struct.pack("<f", value)) for step, value in mine if not math.isnan(value)] == [
+        (step, struct.pack("<f", value)) for step, value in theirs if not math.isnan(value)
+    ]
 
 
 @settings(deadline=None)
