@@ -41,7 +41,7 @@ def share(subject: Subject, *, writable: bool) -> volumes.Sharing:
     if where is None or not where.path:
         return volumes.Sharing()
     directory = where.kind == "Directory"
-    return volumes.share(subject.pod, subject.container, where.path, directory=directory, writable=writable)
+    return volumes.share(subject, where.path, directory=directory, writable=writable)
 
 
 def plan(subject: Subject, base: Injection) -> Injection:

@@ -63,7 +63,7 @@ def _with_native(subject: Subject, base: Injection) -> Injection:
     if is_custom:
         sharing = custom.share(subject, writable=False)
     elif kind.files:
-        sharing = volumes.share(pod, subject.container, source.path, directory=kind.directory)
+        sharing = volumes.share(subject, source.path, directory=kind.directory)
     else:
         sharing = volumes.Sharing()
     if sharing.fault:
@@ -112,7 +112,7 @@ def _through_tap(subject: Subject, base: Injection, private: str) -> Injection:
         env=(*base.env, _UNBUFFERED) if copies else base.env,
         mounts=(*base.mounts, _private_mount(private)),
     )
-    volumes.refuse_private_clash(container)
+    volumes.refuse_private_clash(container, subject.whose)
     if command.is_wrapped(container):
         return base
     words = command.tap_argv(copy=copies, keep=subject.settings.sidecar.keep)

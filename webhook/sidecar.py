@@ -72,7 +72,7 @@ def collector_args(subject: Subject, early_stop_address: str) -> list[str]:
         early_stop_address=early_stop_address,
         kind=source.kind,
         namespace=subject.surroundings.namespace,
-        port=_port(source.port, subject.container) if kind.port else 0,
+        port=_port(source.port, subject) if kind.port else 0,
         grace=float(subject.grace),
         attempt=attempt(trial),
         keep=settings.sidecar.keep,
@@ -217,14 +217,15 @@ def _as_resources(resources: JSON) -> Resources:
     return Resources(requests=side("requests"), limits=side("limits"))
 
 
-def _port(port: Any, container: JSON) -> int:
+def _port(port: Any, subject: Subject) -> int:
     if isinstance(port, int) or str(port).isdigit():
         return int(port)
-    for known in container.get("ports") or ():
+    for known in subject.container.get("ports") or ():
         if known.get("name") == port:
             return int(known["containerPort"])
     raise Refusal(
         Reason.INVALID,
-        f"spec.metricsCollector.source.httpGet.port: container {container['name']!r} has no port named {port!r};"
+        f"{subject.whose}: spec.metricsCollector.source.httpGet.port: container {subject.container['name']!r} has no"
+        f" port named {port!r};"
         " write a number, or name the port there",
     )

@@ -51,6 +51,11 @@ class Subject:
         return self.surroundings.settings
 
     @property
+    def whose(self) -> str:
+        """The trial as messages name it."""
+        return f'Trial "{self.trial.metadata.name}"'
+
+    @property
     def grace(self) -> int:
         """The pod's seconds from SIGTERM to SIGKILL, lengthened by the settings."""
         given = self.pod["spec"].get("terminationGracePeriodSeconds")

@@ -8,6 +8,7 @@ from typing import Final
 
 from trialtap import names
 from webhook.review import JSON, Reason, Refusal
+from webhook.surroundings import Subject
 
 _UNWRITABLE: Final = {
     "secret": "Secret",
@@ -47,15 +48,14 @@ class Sharing:
         return () if self.mount is None else (self.mount,)
 
 
-def share(pod: JSON, container: JSON, path: str, *, directory: bool, writable: bool = False) -> Sharing:
+def share(subject: Subject, path: str, *, directory: bool, writable: bool = False) -> Sharing:
     """Decide how the sidecar sees `path`.
 
     A mount of the training container at or above the path is shared, with mounts below it when the path is a
     directory; else an emptyDir is put at the metrics directory.
 
     Args:
-        pod: the pod.
-        container: its training container.
+        subject: the pod and its training container.
         path: absolute path of the metrics file, or of the directory.
         directory: whether `path` is a directory.
         writable: the sidecar may write into a volume of our own (Katib's lifecycle keeps its marks there).
@@ -64,7 +64,8 @@ def share(pod: JSON, container: JSON, path: str, *, directory: bool, writable: b
         Refusal: the path is relative or directly under `/`, or lies in a Secret, ConfigMap, downwardAPI,
             projected or image volume, into which no training can write.
     """
-    path, folder = _folder(path, directory=directory)
+    pod, container = subject.pod, subject.container
+    path, folder = _folder(path, directory=directory, whose=subject.whose)
     mounts = container.get("volumeMounts") or []
     above = [mount for mount in mounts if _within(path, _path(mount))]
     if not above:
@@ -77,7 +78,7 @@ def share(pod: JSON, container: JSON, path: str, *, directory: bool, writable: b
             warnings=_hidden(container, path, folder),
         )
     nearest = max(above, key=lambda mount: len(_path(mount)))
-    _refuse_unwritable(pod, container, nearest, path)
+    _refuse_unwritable(subject, nearest, path)
     below = [m for m in mounts if directory and m is not nearest and _within(_path(m), path)]
     return _copy(container, [nearest, *below], path)
 
@@ -90,7 +91,7 @@ def free_name(wanted: str, pod: JSON) -> str:
     return next(name for number in range(1, len(taken) + 2) if (name := f"{wanted}-{number}") not in taken)
 
 
-def refuse_private_clash(container: JSON) -> None:
+def refuse_private_clash(container: JSON, whose: str) -> None:
     """Refuse a training container whose own mounts leave no room for the private volume.
 
     Raises:
@@ -104,16 +105,16 @@ def refuse_private_clash(container: JSON) -> None:
         ):
             raise Refusal(
                 Reason.UNSUPPORTED_MOUNT,
-                f"container {container['name']!r} mounts volume {mount.get('name')!r} at {mount['mountPath']!r},"
+                f"{whose}: container {container['name']!r} mounts volume {mount.get('name')!r} at {mount['mountPath']!r},"
                 f" where trialtap needs {names.PRIVATE_DIRECTORY}; mount it elsewhere",
             )
 
 
-def _folder(path: str, *, directory: bool) -> tuple[str, str]:
+def _folder(path: str, *, directory: bool, whose: str) -> tuple[str, str]:
     if not path.startswith("/"):
         raise Refusal(
             Reason.UNSUPPORTED_MOUNT,
-            f"spec.metricsCollector.source.fileSystemPath.path: {path!r} is not absolute; write it from / on",
+            f"{whose}: spec.metricsCollector.source.fileSystemPath.path: {path!r} is not absolute; write it from / on",
         )
     normal = posixpath.normpath(path)
     normal = normal[1:] if normal.startswith("//") else normal
@@ -121,7 +122,7 @@ def _folder(path: str, *, directory: bool) -> tuple[str, str]:
     if folder == "/":
         raise Refusal(
             Reason.UNSUPPORTED_MOUNT,
-            f"spec.metricsCollector.source.fileSystemPath.path: {path!r} lies directly under /, which no volume"
+            f"{whose}: spec.metricsCollector.source.fileSystemPath.path: {path!r} lies directly under /, which no volume"
             " can share; write the metrics into a folder of their own, as /metrics/metrics.log",
         )
     return normal, folder
@@ -136,15 +137,15 @@ def _within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _refuse_unwritable(pod: JSON, container: JSON, mount: JSON, path: str) -> None:
+def _refuse_unwritable(subject: Subject, mount: JSON, path: str) -> None:
     volume: JSON = next(
-        (v for v in pod["spec"].get("volumes") or () if v.get("name") == mount.get("name")), {}
+        (v for v in subject.pod["spec"].get("volumes") or () if v.get("name") == mount.get("name")), {}
     )
     for source, word in _UNWRITABLE.items():
         if source in volume:
             raise Refusal(
                 Reason.UNSUPPORTED_MOUNT,
-                f"the metrics at {path!r} lie in volume {mount.get('name')!r} of container {container['name']!r},"
+                f"{subject.whose}: the metrics at {path!r} lie in volume {mount.get('name')!r} of container {subject.container['name']!r},"
                 f" mounted at {mount['mountPath']!r}: no training can write into a {word} volume;"
                 " write the metrics elsewhere and set fileSystemPath.path to that",
             )
