@@ -69,6 +69,7 @@ def share(subject: Subject, path: str, *, directory: bool, writable: bool = Fals
     mounts = container.get("volumeMounts") or []
     above = [mount for mount in mounts if _within(path, _path(mount))]
     if not above:
+        _refuse_covering(subject, folder)
         name = free_name(names.METRICS_VOLUME, pod)
         mount = {"name": name, "mountPath": folder}
         return Sharing(
@@ -79,6 +80,7 @@ def share(subject: Subject, path: str, *, directory: bool, writable: bool = Fals
         )
     nearest = max(above, key=lambda mount: len(_path(mount)))
     _refuse_unwritable(subject, nearest, path)
+    _refuse_covering(subject, _path(nearest))
     below = [m for m in mounts if directory and m is not nearest and _within(_path(m), path)]
     return _copy(container, [nearest, *below], path)
 
@@ -149,6 +151,16 @@ def _refuse_unwritable(subject: Subject, mount: JSON, path: str) -> None:
                 f" mounted at {mount['mountPath']!r}: no training can write into a {word} volume;"
                 " write the metrics elsewhere and set fileSystemPath.path to that",
             )
+
+
+def _refuse_covering(subject: Subject, folder: str) -> None:
+    """Refuse metrics whose volume would lie over the collector's own folder: read-only, it takes no mount point."""
+    if _within(names.PRIVATE_DIRECTORY, folder):
+        raise Refusal(
+            Reason.UNSUPPORTED_MOUNT,
+            f"{subject.whose}: the volume of the metrics would be mounted at {folder!r}, over the collector's own"
+            f" {names.PRIVATE_DIRECTORY}; write the metrics elsewhere and set fileSystemPath.path to that",
+        )
 
 
 def _copy(container: JSON, mounts: list[JSON], path: str) -> Sharing:
