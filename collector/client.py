@@ -102,6 +102,12 @@ class Client:
         metadata = ((messages.NAMESPACE_METADATA, self._namespace),) if self._namespace else ()
         self._call(self._early_stop_address, messages.SET_TRIAL_STATUS, request, timeout, metadata)
 
+    def close(self) -> None:
+        """Close connections, and end grpc's threads with them; the next call opens new ones."""
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
     def _call(
         self,
         address: str,

@@ -102,6 +102,7 @@ class Katib:
             signals: SIGTERM ends it as well.
             proc: where processes are listed.
         """
+        self.patience = min(args.poll, 1.0)
         self._args = args
         self._signals = signals
         self._proc = proc
@@ -119,7 +120,7 @@ class Katib:
         if self._signals.terminated or self._gone:
             return True
         now = time.monotonic()
-        if now < self._looked + min(self._args.poll, 1.0):
+        if now < self._looked + self.patience:
             return False
         self._looked = now
         self._gone = self._look(now)

@@ -16,7 +16,7 @@ from collector.reporter import Reporter, Server, Stopped
 from collector.say import Once, say
 from collector.source import Findings, Rules
 from collector.tail import Chunk, Tail
-from collector.watch import Watch, give_back
+from collector.watch import Watch
 from trialtap import names
 from trialtap.argv import CollectorArgs
 from trialtap.points import YEAR_ONE, MetricPoint
@@ -33,6 +33,9 @@ _UNAVAILABLE: Final = "//unavailable"
 
 class Surroundings(Protocol):
     """What differs between the native sidecar and Katib's shared process namespace."""
+
+    patience: float
+    """Seconds after which `ended` is to be asked again."""
 
     def ended(self) -> bool:
         """Say whether training has ended: all that it wrote is in its files."""
@@ -136,7 +139,7 @@ class Loop:
     def _wait(self) -> None:
         for tail in self._tails:
             self._watch.directories(tail.directories())
-        seconds = 0.05 if self._end else 60.0
+        seconds = 0.05 if self._end else self._surroundings.patience
         if self._dirty:
             seconds = min(seconds, max(0.01, self._saved + SAVE - time.monotonic()))
         self._watch.wait(seconds, files=self._reporter.room())
@@ -231,7 +234,6 @@ class Loop:
                 )
                 self._deferred = True
         self._reporter.go_on()
-        give_back()
 
     def _rewind(self, stream: Stream, ordinal: int) -> None:
         mark = stream.marks[0]

@@ -22,6 +22,8 @@ class Terminated(Protocol):
 class Native:
     """See `lifecycle.Surroundings`."""
 
+    patience = 60.0  # a signal wakes the loop up
+
     def __init__(self, signals: Terminated, directory: str) -> None:
         self._signals = signals
         self._directory = directory

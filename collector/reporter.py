@@ -14,10 +14,13 @@ from typing import Final, NamedTuple, Protocol
 from collector.checkpoint import Position, Stream
 from collector.outbox import Barrier, Event, Outbox, Request
 from collector.say import Once, say
+from collector.watch import give_back
 from trialtap.points import MetricPoint
 
 DEADLINE: Final = 10.0
 """Seconds for one call."""
+QUIET: Final = 3.0
+"""Seconds without a call after which connections are closed: an open one keeps grpc's threads turning."""
 HEARTBEAT: Final = 20.0
 """Seconds after which an open stream without news is mentioned to the database."""
 LONGEST_PAUSE: Final = 5.0
@@ -73,6 +76,10 @@ class Calls(Protocol):
         ...
 
     def stop_trial(self, timeout: float = DEADLINE) -> None:
+        """See `client.Client`."""
+        ...
+
+    def close(self) -> None:
         """See `client.Client`."""
         ...
 
@@ -133,6 +140,8 @@ class Reporter:
         self._stop_pause = Pause()
         self._once = Once()
         self._heard = 0.0
+        self._called = 0.0
+        self._quiet = False
         self._open: dict[str, tuple[Stream, int]] = {}
         self._until = float("inf")
 
@@ -262,6 +271,8 @@ class Reporter:
             return request if self._known or isinstance(request, Barrier) else "ask"
         if self._open and time.monotonic() >= self._heard + HEARTBEAT:
             return "heartbeat"
+        if self._client is not None and not self._quiet and time.monotonic() >= self._called + QUIET:
+            return "quiet"
         return None
 
     def _idle_time(self) -> float | None:
@@ -272,12 +283,18 @@ class Reporter:
             times.append(self._stop_pause.left())
         if self._open:
             times.append(max(self._heard + HEARTBEAT - time.monotonic(), self._pause.left()))
+        if self._client is not None and not self._quiet:
+            times.append(self._called + QUIET - time.monotonic())
         return max(0.001, min(times)) if times else None
 
     def _do(self, work: Request | Barrier | str | None) -> None:
         timeout = min(DEADLINE, max(0.1, self._until - time.monotonic()))
         try:
+            if work == "quiet":
+                self._rest()
+                return
             client = self._client = self._client or self._connect()
+            self._called, self._quiet = time.monotonic(), False
             if isinstance(work, Barrier):
                 self._tell([work])
             elif work == "ask":
@@ -300,6 +317,13 @@ class Reporter:
             self._refused(work, refused)
         except Exception as error:  # whatever a library raises, rows are kept and tried again
             self._refused(work, Refused("again", f"{type(error).__name__}: {error}"))
+
+    def _rest(self) -> None:
+        """Close connections; the next call opens them again."""
+        self._quiet = True
+        if self._client is not None:
+            self._client.close()
+        give_back()
 
     def _report(self, client: Calls, request: Request, timeout: float) -> None:
         origin = None

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from collector.say import Once
 
-POLL: Final = 1.0
+POLL: Final = 2.0
 """Seconds between two looks where inotify tells of changes (some file systems do not)."""
 FAST_POLL: Final = 0.1
 """Seconds between two looks where nothing tells of changes."""
@@ -113,10 +113,14 @@ class Watch:
 
 
 def give_back() -> None:
-    """Return to the kernel what importing has used for a moment: about 1 MiB, which the pod would pay for."""
+    """Return to the kernel what importing has used for a moment: 1 to 5 MiB, which the pod would pay for."""
     import ctypes  # noqa: PLC0415
+    import gc  # noqa: PLC0415
 
+    gc.collect()
     try:
-        ctypes.CDLL(None).malloc_trim(0)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-8, 1)  # M_ARENA_MAX: threads share one heap, instead of leaving gaps in several
+        libc.malloc_trim(0)
     except (OSError, AttributeError):
         return  # musl's malloc keeps nothing back

@@ -66,12 +66,17 @@ class Database:
             raise Refused("again", "the service is away")
         self.calls.append("marked")
 
+    def close(self) -> None:
+        self.calls.append("closed")
+
     def all(self) -> list[str]:
         return [value for values in self.rows.values() for value in values]
 
 
 class Training:
     """See `lifecycle.Surroundings`."""
+
+    patience = 0.1
 
     def __init__(self, database: Database) -> None:
         self.over = False
