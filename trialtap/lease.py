@@ -5,6 +5,7 @@ the version of the object that it was decided on.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,6 +19,7 @@ from trialtap.kube import API, Status, Unreachable, path_of
 _DURATION: Final = 30
 _RENEW_DEADLINE: Final = 20
 _RETRY: Final = 5
+_RELEASE_SECONDS: Final = 2.0
 
 
 class Lease:
@@ -52,6 +54,11 @@ class Lease:
                 await leaderelection.LeaderElection(config).run()
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 log(f"Lease {self._lock.name}: {type(error).__name__}: {error}; trying again")
+            except asyncio.CancelledError:
+                if self.held:
+                    # Told to stop: the next holder need not wait until this term has run out.
+                    await self._lock.release()
+                raise
             finally:
                 # A connection that breaks ends the election, but not what it started.
                 was_held, self.held = self.held, False
@@ -100,3 +107,18 @@ class _Lock(LeaseLock):
         except (Status, Unreachable):
             return False
         return True
+
+    async def release(self) -> None:
+        """Give the Lease up, if it is still ours; a failure is no more than a term that runs out."""
+        operations = [
+            {"op": "test", "path": "/spec/holderIdentity", "value": self.identity},
+            {"op": "remove", "path": "/spec/holderIdentity"},
+        ]
+        with contextlib.suppress(Status, Unreachable):
+            await self._api.request(
+                "PATCH",
+                path_of("coordination.k8s.io/v1", "leases", self.namespace, self.name),
+                body=operations,
+                content_type="application/json-patch+json",
+                seconds=_RELEASE_SECONDS,
+            )

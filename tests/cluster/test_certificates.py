@@ -193,6 +193,20 @@ def test_a_secret_lost_with_all_replicas_gives_a_new_ca_beside_the_old(
     assert load.answers.keys() == {"injected"}, load.answers
 
 
+def test_a_leader_that_is_told_to_stop_hands_the_lease_on(release: Release) -> None:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{release.namespace}/leases/trialtap-certificates"
+    holder = release.plane.get(path)["spec"]["holderIdentity"]
+    (leader,) = [replica for replica in release.replicas if replica.folder.name == holder]
+    release.start(1)
+    release.retire(leader)
+    # A term is 30 seconds long.
+    wait_until(
+        lambda: release.plane.get(path)["spec"].get("holderIdentity") not in {None, holder},
+        15,
+        "a new leader",
+    )
+
+
 def test_a_rolling_restart_under_load_fails_no_admission(release: Release, job: installed.JSON) -> None:
     with Load(release.plane, job, PER_SECOND / 2) as load:
         for replica in list(release.replicas):
