@@ -70,14 +70,14 @@ def _add_where(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="MutatingWebhookConfiguration to publish in",
+        help="MutatingWebhookConfiguration (status finds those of the namespace by itself)",
     )
     parser.add_argument(
         "--validating",
         action="append",
         default=[],
         metavar="NAME",
-        help="ValidatingWebhookConfiguration to publish in",
+        help="ValidatingWebhookConfiguration (likewise)",
     )
     parser.add_argument(
         "--copy", default="", metavar="SECRET", help="hand the certificate to this Secret too"

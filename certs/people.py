@@ -3,11 +3,12 @@
 import asyncio
 import datetime as dt
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from certs import issue, pem, plan
 from certs.cluster import WISH_ANNOTATION, Cluster, Look, Where
-from trialtap.kube import API, path_of
+from trialtap.kube import API, JSON, path_of
 
 _POLL_SECONDS: Final = 2.0
 
@@ -19,8 +20,30 @@ async def status(api: API, where: Where) -> tuple[list[str], list[str]]:
         Status: an object cannot be read.
         Unreachable: no answer.
     """
+    if not where.mutating and not where.validating:
+        where = await _found(api, where)
     look = await Cluster(api, where).look(plan.Memory(), leading=False)
     return list(_lines(look)), list(_faults(look, where))
+
+
+async def _found(api: API, where: Where) -> Where:
+    """With the webhook configurations that call a Service of this namespace."""
+
+    async def named(plural: str) -> tuple[str, ...]:
+        path = path_of("admissionregistration.k8s.io/v1", plural)
+        items = [item async for page in api.pages(path) for item in page["items"]]
+        return tuple(item["metadata"]["name"] for item in items if _calls(item, where.namespace))
+
+    return replace(
+        where,
+        mutating=await named("mutatingwebhookconfigurations"),
+        validating=await named("validatingwebhookconfigurations"),
+    )
+
+
+def _calls(configuration: JSON, namespace: str) -> bool:
+    webhooks = configuration.get("webhooks") or ()
+    return any((w["clientConfig"].get("service") or {}).get("namespace") == namespace for w in webhooks)
 
 
 async def rotate(api: API, where: Where, what: str, seconds: float) -> str:

@@ -64,8 +64,7 @@ def ask(release: Release, wish: str) -> None:
 
 
 def certs(release: Release, command: str, *more: str) -> subprocess.CompletedProcess[str]:
-    names = [f"--mutating={release.configuration}", f"--validating={release.configuration}"]
-    where = ["-n", release.namespace, *names, f"--kubeconfig={release.plane.kubeconfig()}"]
+    where = ["-n", release.namespace, f"--kubeconfig={release.plane.kubeconfig()}"]
     return subprocess.run(
         [sys.executable, "-m", "certs", command, *where, *more],
         capture_output=True,
@@ -89,6 +88,15 @@ def test_status_says_what_is_there(release: Release) -> None:
     assert "trialtap-webhook.certificates.svc.cluster.local" in done.stdout
     assert done.stdout.count(" trusts ") == 5
     assert "fault" not in done.stdout
+
+
+def test_status_names_what_is_wrong(release: Release) -> None:
+    done = certs(
+        release, "status", "--secret=nowhere", f"--mutating={release.configuration}", "--validating=none"
+    )
+    assert done.returncode == 1
+    assert "fault: Secret certificates/nowhere is not there" in done.stdout
+    assert "fault: webhook configuration none is not there" in done.stdout
 
 
 def test_the_db_manager_is_handed_the_certificate_and_pods_its_ca(
