@@ -35,10 +35,12 @@ class Podman:
     def __call__(
         self, *arguments: str, check: bool = True, timeout: float = 100
     ) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
+        done = subprocess.run(
             ["podman", *arguments],
-            env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=check, timeout=timeout,
+            env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=timeout,
         )  # fmt: skip
+        assert done.returncode == 0 or not check, f"podman {' '.join(arguments)}: {done.stderr[-2000:]}"
+        return done
 
     def inspect(self, image: str) -> dict[str, object]:
         """The image's configuration."""

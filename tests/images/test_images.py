@@ -87,7 +87,7 @@ def test_tap_is_built_for_the_other_architecture_too(podman: Podman, base: str, 
         "build", *BUILD_ARGS.split(), "--build-arg", f"PYTHON={BASE}", "--build-arg", "TARGETARCH=arm64",
         "--target", "tap", "-f", str(ROOT / "Dockerfile.collector"), "-t", name, str(ROOT), timeout=2000,
     )  # fmt: skip
-    container = podman("create", name).stdout.strip()
+    container = podman("create", name, "/build/tap").stdout.strip()
     podman("cp", f"{container}:/build/tap", str(tmp_path / "tap"))
     podman("rm", container)
     header = (tmp_path / "tap").read_bytes()[:20]
