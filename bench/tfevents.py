@@ -24,8 +24,8 @@ def peak():
 """
 OURS = """
 import os, sys, time
+from collector.eventfiles import CHUNK, EventFiles
 from collector.source import Stamp
-from collector.tfevents import CHUNK, EventFiles
 from trialtap.argv import CollectorArgs
 path, tag, check_all = sys.argv[1], sys.argv[2], sys.argv[3] == "all"
 files = EventFiles(CollectorArgs(trial="t", metrics=(tag,), path=path))

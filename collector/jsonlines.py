@@ -5,16 +5,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from collector.source import Findings, Parser, Stamp, State
-from trialtap.argv import CollectorArgs
+from collector.source import Findings, Stamp, State
 from trialtap.points import NANOSECONDS, MetricPoint, parse_time
 
 TIME_KEY: Final = "timestamp"
 STEP_KEYS: Final = ("step", "global_step", "epoch")
 LIMIT: Final = 1 << 20
 """Bytes that one record may have; a longer one is skipped, so that memory stays bounded."""
-SAMPLE: Final = 2_000
-"""Records of a file whose names are noted for messages."""
 
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[Ee][+-]?\d+)?", re.ASCII)
 _NON_FINITE: Final = {
@@ -38,26 +35,6 @@ class _Number(str):
     __slots__ = ()
 
 
-class JsonFiles:
-    """The source: a file of JSON objects."""
-
-    def __init__(self, args: CollectorArgs) -> None:
-        self.directory = False
-        self.chunk = 1 << 16
-        self.findings = Findings()
-        self.sample = SAMPLE
-        """Records of a file whose names are noted."""
-        self._names = args.metrics
-
-    def accepts(self, path: str) -> bool:
-        """Take every file: the directory was named as the place of the metrics."""
-        return bool(path)
-
-    def parser(self, path: str, stamp: Stamp, state: State) -> Parser:  # noqa: ARG002 - every line stands alone
-        """Make the parser of one file; it needs no state."""
-        return JsonLines(self._names, stamp, self.findings, self.sample)
-
-
 class JsonLines:
     """Parser of a file of JSON objects.
 
@@ -70,7 +47,15 @@ class JsonLines:
     What is no JSON object, or is longer than `LIMIT`, is skipped and counted.
     """
 
-    def __init__(self, names: Sequence[str], stamp: Stamp, findings: Findings, sample: int = SAMPLE) -> None:
+    def __init__(self, names: Sequence[str], stamp: Stamp, findings: Findings, sample: int = 2_000) -> None:
+        """Begin.
+
+        Args:
+            names: metrics to look for.
+            stamp: times for records without one.
+            findings: where what went by is noted.
+            sample: how many records' names are noted.
+        """
         self._names = tuple(names)
         self._stamp = stamp
         self._findings = findings

@@ -164,8 +164,8 @@ Source = Files | Producer
 KINDS: Final[dict[str, str]] = {
     "StdOut": "collector.textfiles:TextFiles",
     "File": "collector.textfiles:TextFiles",
-    "File/JSON": "collector.jsonlines:JsonFiles",
-    "TensorFlowEvent": "collector.tfevents:EventFiles",
+    "File/JSON": "collector.jsonfiles:JsonFiles",
+    "TensorFlowEvent": "collector.eventfiles:EventFiles",
     "PrometheusMetric": "collector.prometheus:Scraper",
 }
 """Kind (with `/JSON` where the format is JSON) -> `module:name` of what makes its source of CollectorArgs.

@@ -1,25 +1,22 @@
 """TensorFlow event files -> points, without TensorFlow: framing, checksums, and only the wanted tags decoded."""
-# pathlib is 1 MiB of memory that a sidecar does without:
-# ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123
 
-import os
 import struct
-from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import google_crc32c
 
 from collector import summaries
-from collector.source import Findings, Parser, Stamp, State
-from collector.tags import Search, Target, targets_in
-from trialtap.argv import CollectorArgs
+from collector.source import Stamp, State
+from collector.tags import Search, Target
 from trialtap.points import MetricPoint
 
-CHUNK: Final = 1 << 18
+if TYPE_CHECKING:
+    from collector.eventfiles import EventFiles
+
 LIMIT: Final = 1 << 23
 """Bytes that one record with a wanted tag may have; a longer one is skipped."""
-SAMPLE: Final = 200
-"""Records of a file whose tags are noted for messages."""
+_SMALL: Final = 1 << 17
+"""Bytes of a record that is waited for, whatever it holds: it will be whole soon."""
 _FRAME: Final = 16
 """Bytes of a record around its data: length (8), its checksum (4); behind the data, the data's (4)."""
 _HEADER: Final = struct.Struct("<QI").unpack
@@ -35,74 +32,6 @@ def masked(checksum: int) -> int:
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-class EventFiles:
-    """The source: all event files below a directory, one run a directory.
-
-    A name matches a tag that is the same, or `dir/tag` where `dir` is whole components at the end of the
-    file's directory. Where both exist, the tag that is the same wins; once points of one form were given
-    out, the other is left alone.
-    """
-
-    def __init__(self, args: CollectorArgs) -> None:
-        self.directory = not os.path.isfile(args.path)
-        self.chunk = CHUNK
-        self.findings = Findings()
-        self.check_all = False
-        """True: also the checksums of records without a wanted tag are checked."""
-        self.sample = SAMPLE
-        self._root = args.path
-        self._names = args.metrics
-        self._forms: dict[str, bool] = {}
-        self._runs: dict[str, str] = {}
-
-    def accepts(self, path: str) -> bool:
-        """Take what TensorBoard takes: files with `tfevents` in their name."""
-        return "tfevents" in os.path.basename(path)
-
-    def parser(self, path: str, stamp: Stamp, state: State) -> Parser:
-        """Make the parser of one file; `state` is `EventParser.state`'s."""
-        return EventParser(self, path, stamp, state)
-
-    def targets(self, path: str) -> list[Target]:
-        """List the tags to look for in a file, each with the names that it answers."""
-        root = os.path.abspath(self._root)
-        file = os.path.join(root, path) if self.directory else root
-        return targets_in(os.path.dirname(file), self._names)
-
-    def literal(self, name: str) -> bool:
-        """Say whether `name` is read as a tag of that name, for good: it is if any file now holds one."""
-        if name not in self._forms:
-            self._forms[name] = "/" not in name or any(_holds(path, name) for path in self._files())
-        return self._forms[name]
-
-    def decided(self, forms: dict[str, bool]) -> None:
-        """Take over what an earlier process decided."""
-        for name, literal in forms.items():
-            self._forms.setdefault(name, literal)
-
-    def hit(self, name: str, run: str, tag: str) -> None:
-        """Note the run that a name was found in; the second run is worth a warning."""
-        first = self._runs.setdefault(name, run)
-        if first in (run, ""):
-            return
-        self._runs[name] = ""  # said once
-        one, other = (f"{place}/{tag}".removeprefix("./") for place in (first, run))
-        self.findings.notes.append(
-            f"metric {name!r} is in several runs, which are reported together: "
-            f"ask for {one!r} or {other!r} to have one of them"
-        )
-
-    def _files(self) -> Iterator[str]:
-        if not self.directory:
-            yield self._root
-            return
-        for folder, _, files in os.walk(self._root):
-            for file in files:
-                path = os.path.join(folder, file)
-                if self.accepts(path) and os.path.isfile(path):
-                    yield path
-
-
 class EventParser:
     """Parser of one event file.
 
@@ -111,10 +40,10 @@ class EventParser:
     counted; a bad length leaves nothing to go by, and the rest of the file is given up.
     """
 
-    def __init__(self, source: EventFiles, path: str, stamp: Stamp, state: State) -> None:
+    def __init__(self, source: "EventFiles", path: str, stamp: Stamp, state: State) -> None:
         self._source = source
         self._path = path
-        self._run = os.path.dirname(path) or "."
+        self._run = path.rpartition("/")[0] or "."
         self._findings = source.findings
         self._stamp = stamp
         self._targets = source.targets(path)
@@ -198,8 +127,8 @@ class EventParser:
 
     def _passes(self, data: bytes, start: int, stop: int, hitless: bool) -> bool:
         """Say whether a record that is only begun can be passed over: nothing of it that is missing is wanted."""
-        if stop - start < CHUNK // 2:
-            return False  # it will be whole soon
+        if stop - start < _SMALL:
+            return False
         if hitless and _one_value(data, start, stop):
             return True
         if stop - start > LIMIT:
@@ -314,24 +243,4 @@ def _one_value(data: bytes, start: int, stop: int) -> bool:
                     return last == stop
     except (ValueError, IndexError):
         return False
-    return False
-
-
-def _holds(path: str, tag: str) -> bool:
-    """Say whether an event file holds a record of just this tag."""
-    args = CollectorArgs(trial="", metrics=(tag,), path=path)
-    source = EventFiles(args)
-    source.decided({tag: True})
-    source.sample = 0
-    parser = source.parser(os.path.basename(path), Stamp(), {})
-    held = b""
-    try:
-        with open(path, "rb") as file:
-            while data := file.read(CHUNK):
-                used, points = parser.feed(held + data, False)
-                if points:
-                    return True
-                held = (held + data)[used:]
-    except OSError:
-        return False  # unreadable, or gone: the tail says so
     return False

@@ -10,8 +10,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from collector.eventfiles import CHUNK, EventFiles
 from collector.source import Stamp
-from collector.tfevents import CHUNK, LIMIT, EventFiles
+from collector.tfevents import LIMIT
 from tests.support.eventfiles import as_tensorboard_reads, event, image, record, version
 from tests.support.parsing import feed_all
 from trialtap.argv import CollectorArgs
