@@ -6,13 +6,16 @@ in one process. Importing this module imports protobuf: the collector does so on
 The stubs are the method paths with their messages, for `grpc` channels and servers alike.
 """
 
-from importlib import resources
+import os
 from typing import Any, Final, NamedTuple
 
 from google.protobuf import descriptor_pool, message_factory
 
 POOL: Final = descriptor_pool.DescriptorPool()
-FILE: Final = POOL.AddSerializedFile(resources.files("trialtap").joinpath("api.binpb").read_bytes())
+
+# Not importlib.resources nor pathlib: they bring zipfile, tempfile and more, 1 MiB in every sidecar.
+with open(os.path.join(os.path.dirname(__file__), "api.binpb"), "rb") as _file:  # noqa: PTH118, PTH120, PTH123
+    FILE: Final = POOL.AddSerializedFile(_file.read())
 
 
 def _message(name: str) -> Any:
