@@ -60,7 +60,10 @@ def alone(url: str, size: int, total: int) -> float:
     store = Store.open(url)
     kept = store.database
     batches = [
-        [NewRow(*database_time(at), name, value, first + i) for i, (at, name, value) in enumerate(rows(first, size))]
+        [
+            NewRow(*database_time(at), name, value, first + i)
+            for i, (at, name, value) in enumerate(rows(first, size))
+        ]
         for first in range(0, total, size)
     ]
     mark = "?" if kept.kind == "sqlite" else "%s"
@@ -77,7 +80,9 @@ def alone(url: str, size: int, total: int) -> float:
             if kept.kind == "sqlite":
                 cursor.execute("BEGIN IMMEDIATE")
             kept.insert(connection, [Batch("alone", "default", "alone", batch)])
-            cursor.execute(f"UPDATE streams SET next = {mark} WHERE id = {mark}", ((number + 1) * size, "alone"))  # noqa: S608
+            cursor.execute(
+                f"UPDATE streams SET next = {mark} WHERE id = {mark}", ((number + 1) * size, "alone")
+            )
             driver.commit()
         took = time.perf_counter() - begun
         cursor.close()
@@ -115,11 +120,15 @@ def one_client(address: str, size: int, total: int) -> float:
         return total / (time.perf_counter() - begun)
 
 
-def _collectors(address: str, numbers: range, size: int, batches: int, ready: object, go: object) -> None:
+def _collectors(  # noqa: PLR0913, PLR0917 - what a child process is told
+    address: str, numbers: range, size: int, batches: int, ready: object, go: object
+) -> None:
     """Several clients in one process, each with its own connection and stream."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - in the child
 
-    made = {n: [request(f"trial-{n % 20}", f"many-{n}", b * size, size) for b in range(batches)] for n in numbers}
+    made = {
+        n: [request(f"trial-{n % 20}", f"many-{n}", b * size, size) for b in range(batches)] for n in numbers
+    }
     channels = {n: grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) for n in numbers}
     for channel in channels.values():
         grpc.channel_ready_future(channel).result(60)
@@ -141,7 +150,9 @@ def many_clients(address: str, clients: int, size: int, batches: int) -> float:
     ready, go = context.Semaphore(0), context.Event()
     share = clients // 4
     processes = [
-        context.Process(target=_collectors, args=(address, range(n * share, (n + 1) * share), size, batches, ready, go))
+        context.Process(
+            target=_collectors, args=(address, range(n * share, (n + 1) * share), size, batches, ready, go)
+        )
         for n in range(4)
     ]
     for process in processes:
@@ -175,7 +186,10 @@ def reading(url: str, total: int) -> None:
     """A trial of `total` rows read over REST as NDJSON, and over gRPC thinned."""
     store = Store.open(url)
     for first in range(0, total, 20_000):
-        batch = [NewRow(*database_time(at), name, value, first + i) for i, (at, name, value) in enumerate(rows(first, 20_000))]
+        batch = [
+            NewRow(*database_time(at), name, value, first + i)
+            for i, (at, name, value) in enumerate(rows(first, 20_000))
+        ]
         with store.database.writers.connect() as connection, connection.begin():
             store.database.insert(connection, [Batch("large", None, None, batch)])
     store.close()
@@ -183,7 +197,9 @@ def reading(url: str, total: int) -> None:
         before = memory(pid)[0]
         begun = time.perf_counter()
         first_byte = lines = 0.0
-        with urllib.request.urlopen(f"http://{http}/api/v1/trials/large/rows?format=ndjson", timeout=300) as answer:  # noqa: S310
+        with urllib.request.urlopen(
+            f"http://{http}/api/v1/trials/large/metrics?format=ndjson", timeout=300
+        ) as answer:
             while chunk := answer.read(1 << 16):
                 first_byte = first_byte or time.perf_counter() - begun
                 lines += chunk.count(b"\n")
@@ -234,9 +250,13 @@ def reset(url: str) -> None:
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=100_000, help="of each measurement (default %(default)s)")
-    parser.add_argument("--read", type=int, default=0, metavar="ROWS", help="also read a trial of so many rows")
+    parser.add_argument(
+        "--read", type=int, default=0, metavar="ROWS", help="also read a trial of so many rows"
+    )
     parser.add_argument("--only", choices=("sqlite", "postgresql", "mysql"))
     parser.add_argument("--json", action="store_true", help="print the numbers once more as JSON")
     args = parser.parse_args()

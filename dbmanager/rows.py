@@ -228,8 +228,14 @@ class UnavailableError(StoreError):
 
 @lru_cache(maxsize=4096)
 def _database_second(prefix: str) -> str | None:
-    """`YYYY-MM-DDTHH:MM:SS` as the tables have it; None for a leap second, which moves on to the next."""
-    return None if prefix[17:] == "60" else _database_text(parse_time(prefix))[:19]
+    """`YYYY-MM-DDTHH:MM:SS` as the tables have it; None for what the whole time must be parsed for.
+
+    That is a leap second, which moves on to the next, and what is no time.
+    """
+    try:
+        return None if prefix[17:] == "60" else _database_text(parse_time(prefix))[:19]
+    except ValueError:
+        return None
 
 
 def _database_text(nanoseconds: int) -> str:

@@ -195,7 +195,7 @@ def _rows(logs: Sequence[Any]) -> tuple[list[NewRow | None], int]:
         try:
             moment, ns = database_time(text)
         except ValueError as error:
-            raise _no_time(f"observation_log.metric_logs[{len(rows)}].time_stamp", text, error) from error
+            raise RefusedError(f"observation_log.metric_logs[{len(rows)}].time_stamp", str(error)) from error
         metric = log_.metric
         step = log_.step if log_.HasField("step") else None
         rows.append(_new_row(NewRow, (moment, ns, metric.name, metric.value, step)))
@@ -206,12 +206,7 @@ def _time(field: str, text: str) -> int | None:
     try:
         return parse_time(text) if text else None
     except ValueError as error:
-        raise _no_time(field, text, error) from error
-
-
-def _no_time(field: str, text: str, error: ValueError) -> RefusedError:
-    reason = str(error)
-    return RefusedError(field, reason if repr(text) in reason else f"{text!r} is no time ({reason})")
+        raise RefusedError(field, str(error)) from error
 
 
 def _reply(rows: Sequence[Row]) -> Any:

@@ -5,7 +5,6 @@ TRIALTAP_TEST_POSTGRESQL and TRIALTAP_TEST_MYSQL, and ends them after it. Both s
 root: started by root they run as the users of their Debian packages.
 """
 
-import glob
 import os
 import pwd
 import shutil
@@ -34,8 +33,10 @@ def _free_port() -> int:
 
 def _find(program: str, *folders: str) -> str | None:
     for folder in folders:
-        for path in sorted(glob.glob(f"{folder}/{program}"), reverse=True):
-            return path
+        top, _, pattern = folder.partition("*")
+        found = sorted(Path(top).glob(f"*{pattern}/{program}" if pattern else program), reverse=True)
+        if found:
+            return str(found[0])
     return shutil.which(program)
 
 

@@ -146,7 +146,7 @@ def test_a_request_is_for_the_callers_own_namespace(own: str | None, wanted: str
 
 def test_another_namespace_is_forbidden_by_name() -> None:
     with pytest.raises(
-        ForbiddenError, match="origin.namespace: the token is of namespace a, the request is for b"
+        ForbiddenError, match=r"origin\.namespace: the token is of namespace a, the request is for b"
     ):
         allowed("a", "b", "origin.namespace")
 

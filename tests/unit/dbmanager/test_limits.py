@@ -1,5 +1,7 @@
 """What is refused before it reaches a database, and that the reason names the field."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,7 +144,7 @@ def test_a_time_is_stored_as_utc_cut_and_never_rounded(text: str, expected: tupl
     ],
 )  # fmt: skip
 def test_what_is_no_time_of_the_years_1_to_9999_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="2026|years|RFC 3339|day|hour|year"):
+    with pytest.raises(ValueError, match=re.escape(repr(text))):
         database_time(text)
 
 

@@ -14,7 +14,6 @@ from dbmanager.rows import NewRow, Origin, RefusedError, Report, Selection, Unav
 from dbmanager.schema import VERSION_TABLE
 from dbmanager.store import Store
 from dbmanager.takeover import Observed, plan
-from tests.support.databases import database
 
 KATIB = {
     "sqlite": "CREATE TABLE observation_logs (trial_name VARCHAR(255) NOT NULL, "
@@ -136,7 +135,7 @@ def test_columns_that_were_taken_away_come_back(katib: str, kind: str) -> None:
 
 def test_a_database_of_a_newer_version_is_refused(database_url: str) -> None:
     Store.open(database_url).close()
-    execute(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+    execute(database_url, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")  # noqa: S608 - a constant
     with pytest.raises(RefusedError, match="newer DB manager \\(revision 9999, this one knows 0001\\)"):
         Store.open(database_url)
 
@@ -208,9 +207,7 @@ def test_a_table_of_a_narrow_character_set_refuses_what_does_not_fit_until_it_is
 
     check(report(kept), store.database.codecs)
     store.report(report(kept)).result(30)
-    with pytest.raises(
-        RefusedError, match=f"does not fit the table's character set.*--convert-character-set"
-    ):
+    with pytest.raises(RefusedError, match=r"does not fit the table's character set.*--convert-character-set"):
         check(report(refused), store.database.codecs)
     with pytest.raises(RefusedError, match="the database cannot hold it"):
         store.report(report(refused)).result(30)
