@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, TextIO
+from typing import Final, TextIO, cast
 
 import orjson
 from fastapi import FastAPI
@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from webhook import metrics, review
 from webhook.cluster import JSON, Cluster, NotSynced, deadline
+from webhook.overdue import Overdue
 from webhook.review import Malformed, Refusal, Request, Verdict
 from webhook.settings import Settings
 
@@ -103,6 +104,7 @@ class Admission:
         self._cluster = cluster
         self._settings = settings
         self._log = log
+        self._overdue = Overdue()
         self._seconds = metrics.SECONDS.labels(path)
         self._outcomes = {
             outcome: metrics.ADMISSIONS.labels(path, outcome)
@@ -132,19 +134,22 @@ class Admission:
         """
         _check(scope)
         seconds = seconds_for(scope["query_string"])
-        arrived = False
+        task = cast("asyncio.Task[object]", asyncio.current_task())
+        request = None
+        self._overdue.bound(task, seconds + MARGIN_SECONDS / 2)
         try:
-            async with asyncio.timeout(seconds + MARGIN_SECONDS / 2):
-                body = await _body(receive)
-                arrived, begin = True, time.perf_counter()
-                request = review.parse(body)
-                verdict = await self._decide(request, seconds)
-        except TimeoutError:
-            if arrived:
-                raise Failed(
-                    504, f"{request.kind} {request.label!r}: no verdict within {seconds:g} s"
-                ) from None
-            raise Failed(408, f"body: did not arrive within {seconds:g} s") from None
+            body = await _body(receive)
+            begin = time.perf_counter()
+            request = review.parse(body)
+            verdict = await self._decide(request, seconds)
+        except asyncio.CancelledError:
+            if not self._overdue.free(task):
+                raise
+            if request is None:
+                raise Failed(408, f"body: did not arrive within {seconds:g} s") from None
+            raise Failed(504, f"{request.kind} {request.label!r}: no verdict within {seconds:g} s") from None
+        finally:
+            self._overdue.free(task)
         content = review.answer(request, verdict)
         self._account(request, verdict, time.perf_counter() - begin)
         return content
