@@ -49,7 +49,7 @@ async def check(url: httpx.URL, settings: EntrypointLookup, resolver: Resolve = 
         LookupError: the host does not resolve.
     """
     scheme, host = url.scheme, url.host
-    authority = f"{host}:{url.port}" if url.port else host
+    authority = url.netloc.decode("ascii")
     if scheme not in _PORTS or not host:
         raise Forbidden(f"{_shown(url)} is neither https nor http")
     if scheme == "http" and not _listed(host, authority, settings.plain_hosts):
@@ -85,11 +85,8 @@ def is_public(text: str) -> bool:
 
 def scheme_of(authority: str, settings: EntrypointLookup) -> str:
     """How a registry is asked: https, or http where `plainHosts` lists it."""
-    return (
-        "http"
-        if _listed(authority.rpartition(":")[0] or authority, authority, settings.plain_hosts)
-        else "https"
-    )
+    host = httpx.URL(f"https://{authority}").host
+    return "http" if _listed(host, authority, settings.plain_hosts) else "https"
 
 
 def _listed(host: str, authority: str, hosts: Collection[str]) -> bool:

@@ -81,6 +81,8 @@ def _place(key: str) -> tuple[str, str]:
 
 def _same_host(pattern: str, host: str) -> bool:
     """By parts between dots, each of which may hold `*`; the ports must be equal."""
+    if pattern == host:
+        return True
     ours, theirs = pattern.split("."), host.split(".")
     return len(ours) == len(theirs) and all(map(fnmatchcase, theirs, ours))
 

@@ -152,7 +152,7 @@ class Session:
 
         The scheme must be the registry's, so that a password never leaves in the clear for one that is TLS.
         """
-        host = self.image.api_host.rpartition(":")[0] or self.image.api_host
+        host = httpx.URL(f"https://{self.image.api_host}").host
         if realm.scheme != guard.scheme_of(self.image.api_host, self.settings):
             return False
         if self.image.registry == DOCKER_HUB:

@@ -421,6 +421,55 @@ async def test_credentials_go_to_no_host_but_theirs() -> None:
     assert asked == [("GET /token", ""), ("GET /blobs/elsewhere", "")]
 
 
+REALMS = [
+    ("busybox", "https://auth.docker.io/token", True),
+    ("busybox", "https://docker.io.evil.example/token", False),
+    ("h.io/a", "https://h.io/token", True),
+    ("h.io:5000/a", "https://h.io/token", True),
+    ("r.h.io/a", "https://h.io/token", True),
+    ("r.h.io/a", "http://h.io/token", False),
+    ("registry.gitlab.com/a/b", "https://gitlab.com/jwt/auth", True),
+    ("registry.gitlab.com/a/b", "https://com/jwt/auth", False),
+    ("ghcr.io/a", "https://hcr.io/token", False),
+    ("ghcr.io/a", "https://evil.ghcr.io/token", False),
+]
+
+
+@pytest.mark.parametrize(("image", "realm", "seen"), REALMS)
+async def test_a_password_goes_to_the_registry_s_own_realm_alone(image: str, realm: str, seen: bool) -> None:
+    """Docker Hub's realm is another host, GitLab's the domain above; a scheme in the clear is nobody's own."""
+    asked: list[httpx.Request] = []
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        if request.url.path.startswith("/v2/"):
+            challenge = {"WWW-Authenticate": f'Bearer realm="{realm}",service="s"'}
+            return httpx.Response(401, headers=challenge, stream=httpx.ByteStream(b""))
+        return httpx.Response(200, stream=httpx.ByteStream(b'{"token": "good"}'))
+
+    async def public(host: str, port: int) -> list[str]:
+        return ["8.8.8.8"]
+
+    registry = imageref.parse(image).registry
+    settings = EntrypointLookup(
+        registries=(registry,), plain_hosts=("h.io",), pull_secret_namespaces=("hpo",)
+    )
+    if image.startswith("h.io"):
+        settings = dataclasses.replace(settings, plain_hosts=())
+    objects = [secret("pull", auth_file("someone", "password", registry))]
+    entrypoints = Entrypoints(
+        settings,
+        ObjectsCluster(objects),
+        resolver=public,
+        client=lambda: httpx.AsyncClient(transport=httpx.MockTransport(serve)),
+    )
+    pod = {"spec": {"imagePullSecrets": [{"name": "pull"}]}}
+    with pytest.raises(LookupError, match="401"):
+        await entrypoints.look_up(pod, "hpo", image)
+    to_realm = [request for request in asked if not request.url.path.startswith("/v2/")]
+    assert [bool(request.headers.get("authorization")) for request in to_realm] == [seen]
+
+
 async def _loopback(host: str, port: int) -> list[str]:
     return ["127.0.0.1"]
 
@@ -496,6 +545,7 @@ def test_only_addresses_of_the_public_internet_are_public(address: str, public: 
 
 
 PICKED = [
+    ("[::1]:5000/a", {"[::1]:5000": "1"}, "1"),
     ("h.io/team/a", {"h.io": "1"}, "1"),
     ("h.io/team/a", {"https://h.io/v2/": "1"}, "1"),
     ("h.io/team/a", {"h.io": "1", "h.io/team": "2"}, "2"),
