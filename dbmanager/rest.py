@@ -6,12 +6,11 @@ from itertools import chain
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 
 from dbmanager import rest_models as models
 from dbmanager import rest_page, rest_read
@@ -250,6 +249,14 @@ def _chosen(store: Store, scope: Scope, trials: list[str]) -> list[TrialKey]:
     return keys
 
 
+_HTTP_FAULTS: Final = {
+    400: "body: is no JSON; openapi.json describes what is expected",
+    404: "path: there is no {path}; openapi.json describes the API",
+    405: "method: {method} is not for {path}; openapi.json describes the API",
+}
+"""What the framework itself refuses."""
+
+
 def _fault(status: int, detail: str) -> JSONResponse:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return JSONResponse({"detail": detail}, status, headers)
@@ -331,13 +338,11 @@ def _add_error_answers(app: FastAPI) -> None:
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         return _fault(422, _validation(error))
 
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> Response:
-        detail = {
-            400: f"body: {error.detail}; send JSON as openapi.json describes it",
-            404: f"path: there is no {request.url.path}; openapi.json describes the API",
-            405: f"method: {request.method} is not for {request.url.path}; openapi.json describes the API",
-        }.get(error.status_code, str(error.detail))
-        answer = _fault(error.status_code, detail)
-        answer.headers.update(error.headers or {})
+    async def http(request: Request, error: Exception) -> Response:
+        status = getattr(error, "status_code", 500)
+        answer = _fault(status, _HTTP_FAULTS[status].format(method=request.method, path=request.url.path))
+        answer.headers.update(getattr(error, "headers", None) or {})
         return answer
+
+    for code in _HTTP_FAULTS:
+        app.add_exception_handler(code, http)

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 import orjson
+from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import func, select
-from starlette.concurrency import run_in_threadpool
 
 from dbmanager.records import record
 from dbmanager.rest_columns import LAG, Holdings, read_holdings, rows_after
