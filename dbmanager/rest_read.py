@@ -334,6 +334,12 @@ def _draw_rows(columns: Columns, rows: Any, asked: models.CurvesRequest) -> dict
     return {"xIs": x_is, "start": times[0] / 1e6} | _line(line, x, values, steps, times)
 
 
+def _short(means: Floats) -> Any:
+    """Half the digits, since a mean is no measured value; where they fit the smaller float's range."""
+    fits = bool(np.all(np.abs(means) < np.finfo(np.float32).max))
+    return means.astype(np.float32) if fits else means
+
+
 def _line(line: Curve, x: Floats, values: Floats, steps: Any, times: Any) -> dict[str, Any]:
     def extreme(index: int | None) -> dict[str, Any] | None:
         if index is None:
@@ -348,9 +354,8 @@ def _line(line: Curve, x: Floats, values: Floats, steps: Any, times: Any) -> dic
     return {
         "x": line.x,
         "y": line.y,
-        # Half the digits: a mean is no measured value.
         "meansX": line.means_x,
-        "means": line.means.astype(np.float32),
+        "means": _short(line.means),
         "weights": line.weights,
         "leastBefore": line.least_before,
         "greatestBefore": line.greatest_before,

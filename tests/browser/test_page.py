@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dbmanager.auth import UnauthenticatedError
 from dbmanager.rest import application
 from dbmanager.rows import NewRow, Origin, Report, split_time
 from dbmanager.store import Store
@@ -302,6 +303,35 @@ def test_names_are_text_whatever_they_hold(browser: chromium.Browser, store: Sto
     browser.go(page)
     assert rows(browser, 1)[0][0] == name
     assert browser.evaluate("document.querySelectorAll('#trials img, #numbers img, #metric b').length") == 0
+
+
+class OneNamespace:
+    """Tokens that are the name of their namespace."""
+
+    async def namespace(self, authorization: str | None) -> str | None:
+        if not authorization:
+            raise UnauthenticatedError("authorization: no bearer token")
+        return authorization.removeprefix("Bearer ")
+
+
+def test_where_readers_must_prove_who_they_are_the_page_asks_for_a_token(
+    browser: chromium.Browser, store: Store
+) -> None:
+    put(store, "mine", ["1"], namespace="a")
+    put(store, "theirs", ["2"], namespace="b")
+    with serving(application(store, OneNamespace())) as url:
+        browser.go(url)
+        browser.until("!document.querySelector('#token-form').hidden")
+        assert "no bearer token" in browser.evaluate("document.querySelector('#fault').innerText")
+        browser.evaluate("document.querySelector('#token').value = 'a'")
+        click(browser, "#token-form button")
+        assert [row[0] for row in rows(browser, 1)] == ["mine"]
+        assert browser.evaluate("document.querySelector('#fault').hidden")
+        browser.until("document.querySelector('#status').innerText === 'live'")
+        put(store, "mine", ["0.5"], namespace="a", first=1)
+        browser.until("document.querySelector('#numbers').innerText.includes('0.5 step 1')", 15)
+        browser.evaluate("sessionStorage.clear()")
+        browser.go("about:blank")
 
 
 def test_light_dark_and_what_it_looks_like(

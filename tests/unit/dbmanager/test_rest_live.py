@@ -137,6 +137,22 @@ def test_the_metric_of_most_trials_is_drawn_unless_one_is_named(store: Store, ur
     assert len(curves(url, "a", "b", metric="acc")["curves"]) == 1
 
 
+def test_the_greatest_floats_are_drawn_as_numbers(store: Store, url: str) -> None:
+    put(store, "t", ["1e308", "-1e308", "1e-320", "inf", "1" * 400, "5"] * 20)
+    (curve,) = curves(url, "t", buckets=5)["curves"]
+    for name in ("x", "y", "meansX", "means"):
+        assert curve[name]
+        assert None not in curve[name]
+    assert curve["nonfinite"] == 40
+
+
+def test_five_hundred_trials_of_long_names_can_be_listened_to(store: Store, url: str) -> None:
+    names = [f"team-a/{n:04}-{'x' * 60}" for n in range(500)]
+    listener = Listener(url, 1, trial=names, after=0)
+    put(store, names[-1].partition("/")[2], ["1"], pod="p")
+    assert listener.values() == ["1"]
+
+
 def test_columns_beyond_their_memory_are_read_again_not_kept(store: Store) -> None:
     for n in range(4):
         put(store, f"t{n}", ["1", "2", "3"])
