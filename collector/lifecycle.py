@@ -108,9 +108,14 @@ class Loop:
 
     # --- the loop
 
-    def run(self) -> None:
-        """Work until training has ended and all is delivered, or its time is up."""
+    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Work until training has ended and all is delivered, or its time is up.
+
+        Args:
+            ready: called when training may begin.
+        """
         self._begin()
+        ready()
         while True:
             if not self._end and self._surroundings.ended():
                 self._ending()

@@ -63,7 +63,7 @@ def end_mark(prefix: str) -> dict[str, str]:
 
 
 def start(argv: list[str], signals: Terminated, make: "Make | None" = None) -> int:
-    """Place `tap`, then collect until the end, whatever goes wrong between.
+    """Place `tap`, which lets the training begin, and collect until the end, whatever goes wrong between.
 
     Args:
         argv: the command line, without the program's name.
@@ -71,24 +71,34 @@ def start(argv: list[str], signals: Terminated, make: "Make | None" = None) -> i
         make: makes the source of a Custom collector; without, the kind says which it is.
     """
     directory = place.private_directory()
-    placed = _place(directory)
+    if place.DIRECTORY_ENV in os.environ:
+        os.makedirs(directory, exist_ok=True)  # noqa: PTH103
+    placed = not _follows_files(argv) and _place(directory)
     pause = 1.0
     said = ""
+
+    def ready() -> None:
+        """Let the training begin."""
+        nonlocal placed
+        placed = placed or _place(directory)
+        while not placed and os.path.isdir(directory) and not signals.terminated:  # noqa: PTH112
+            time.sleep(0.5)
+            placed = _place(directory)
+
     while True:
         try:
             from collector import wiring  # noqa: PLC0415 - placing tap comes before everything else
 
-            while not placed and os.path.isdir(directory) and not signals.terminated:  # noqa: PTH112
-                time.sleep(0.5)
-                placed = _place(directory)
-            wiring.collect(argv, signals, directory, make)
+            wiring.collect(argv, signals, directory, make, ready)
             return 0
         except ValueError as error:
+            ready()
             say(f"this configuration cannot work, so no metric is collected; training goes on: {error}")
             while not signals.terminated:
                 signal.pause()
             return 0
         except Exception as error:  # a sidecar that exits is not started again at the pod's end
+            ready()
             if signals.terminated and said:
                 return 0
             if repr(error) != said:
@@ -103,9 +113,15 @@ def start(argv: list[str], signals: Terminated, make: "Make | None" = None) -> i
             pause = min(pause * 2, 30.0)
 
 
+def _follows_files(argv: list[str]) -> bool:
+    """Say whether what stands in files before training matters: then training begins once it has been looked at.
+
+    argv is not parsed yet; a word too many that looks so costs the training some milliseconds.
+    """
+    return any(word.rpartition("=")[2] in {"File", "TensorFlowEvent"} for word in argv)
+
+
 def _place(directory: str) -> bool:
-    if place.DIRECTORY_ENV in os.environ:
-        os.makedirs(directory, exist_ok=True)  # noqa: PTH103
     if not os.path.isdir(directory):  # noqa: PTH112 - Katib's lifecycle has no private volume
         return False
     try:

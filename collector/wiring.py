@@ -19,8 +19,21 @@ Make = Callable[[CollectorArgs], Source]
 """Makes a source; a Custom collector has its own."""
 
 
-def collect(argv: list[str], signals: Terminated, directory: str, make: Make | None = None) -> None:
+def collect(
+    argv: list[str],
+    signals: Terminated,
+    directory: str,
+    make: Make | None = None,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
     """Collect until training has ended and all is told.
+
+    Args:
+        argv: the command line.
+        signals: those taken since the start of the process.
+        directory: the private volume.
+        make: makes the source of a Custom collector.
+        ready: called once it is known, and saved, what was there before training.
 
     Raises:
         ValueError: argv can never work; the message names the flag.
@@ -69,7 +82,7 @@ def collect(argv: list[str], signals: Terminated, directory: str, make: Make | N
     )
     give_back()
     try:
-        loop.run()
+        loop.run(ready)
     finally:
         reporter.close()
 

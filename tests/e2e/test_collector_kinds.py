@@ -75,6 +75,32 @@ def test_event_files_over_kills_late_files_and_torn_records(
     assert [row[1] for row in rows if row[0] == "accuracy"] == wanted["eval"]
 
 
+@pytest.mark.parametrize("kind", ["File", "TensorFlowEvent"])
+def test_what_training_writes_at_once_is_read_and_what_was_there_before_is_not(
+    tmp_path: Path, sidecar: Callable[..., Sidecar], kind: str
+) -> None:
+    old, new = (f"loss={n}\n".encode() if kind == "File" else event(n, loss=n) for n in (1, 2))
+    path = tmp_path / "events" / "tfevents.1"
+    path.parent.mkdir()
+    path.write_bytes((b"" if kind == "File" else version()) + old)
+
+    def train() -> None:
+        """Begin as the training does: as soon as tap is there."""
+        until((tmp_path / "run" / "tap").exists, what="tap is placed")
+        with path.open("ab") as file:
+            file.write(new)
+
+    training = threading.Thread(target=train)
+    training.start()
+    where = path if kind == "File" else path.parent
+    format_ = ("-format", "TEXT") if kind == "File" else ()
+    collector = sidecar("--kind", kind, *format_, "-path", str(where), "-m", "loss")
+    training.join()
+    until(lambda: bool(collector.rows()), what="the row arrives")
+    assert collector.end() == 0
+    assert collector.rows() == [("loss", "2")]
+
+
 def test_json_lines_over_kills(tmp_path: Path, sidecar: Callable[..., Sidecar]) -> None:
     path = tmp_path / "metrics.jsonl"
     collector = sidecar("--kind", "File", "-format", "JSON", "-path", str(path), "-m", "eval.loss")
