@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import cluster, manifests
+from tests.support import cluster, helm, manifests
 from tests.support.cluster import ControlPlane, wait_until
 from tests.support.onserver import BUILT_IN, COUNTER, READABLE, UNREADABLE, wait_for_registration
 from tests.support.webhook import Webhook
@@ -32,13 +32,14 @@ def control_plane() -> Iterator[cluster.ControlPlane]:
 
 @pytest.fixture(scope="module")
 def plane(control_plane: ControlPlane) -> ControlPlane:
+    if helm.find() is None:
+        pytest.skip(helm.HOW_TO_GET)
     kinds = [
         manifests.crd(*key.split(), plural) for key, plural in READABLE.items() if plural not in BUILT_IN
     ]
     kinds.append(manifests.crd(*UNREADABLE.split(), "hiddens"))
     control_plane.apply(*manifests.KATIB, *kinds)
-    resources = [f"{plural}.{key.split()[0].rpartition('/')[0]}" for key, plural in READABLE.items()]
-    control_plane.apply(*manifests.account(resources))
+    control_plane.apply(*manifests.account())
     for crd in [*manifests.KATIB, *kinds]:
         done = control_plane.kubectl("wait", "--for=condition=Established", f"crd/{crd['metadata']['name']}")
         assert done.returncode == 0, done.stderr
@@ -48,7 +49,7 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
 @pytest.fixture(scope="module")
 def webhook(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
     """The webhook with its own account's rights, registered with the API server."""
-    kubeconfig = plane.kubeconfig(plane.token(*manifests.ACCOUNT))
+    kubeconfig = plane.kubeconfig(plane.token(manifests.HOME, manifests.account_name()))
     served = Webhook(tmp_path_factory.mktemp("webhook"), "--kubeconfig", kubeconfig).start().wait_ready()
     plane.apply(manifests.configuration(served.url, served.ca))
     wait_for_registration(plane, served)

@@ -1,8 +1,10 @@
-"""What the tests on a real API server install: custom kinds, the webhook's account and its configuration."""
+"""What the tests on a real API server install: custom kinds, and of the chart the webhook's account and configuration."""
 
 import base64
-from collections.abc import Iterable
+import copy
+from functools import cache
 
+from tests.support import helm
 from webhook.cluster import JSON
 
 ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -46,98 +48,44 @@ def namespace(name: str, *, labelled: bool = True) -> JSON:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
-ACCOUNT = ("trialtap-system", "webhook")
+HOME = "trialtap-system"
+"""Namespace that the chart is rendered for."""
 
 
-def account(trial_resources: Iterable[str]) -> list[JSON]:
-    """The webhook's service account with what it may do: `trial_resources` as PLURAL.GROUP."""
-    by_group: dict[str, list[str]] = {}
-    for resource in trial_resources:
-        plural, _, group = resource.partition(".")
-        by_group.setdefault(group, []).append(plural)
-    rules = [
-        {
-            "apiGroups": ["kubeflow.org"],
-            "resources": ["trials", "suggestions"],
-            "verbs": ["get", "list", "watch"],
-        },
-        {"apiGroups": [""], "resources": ["namespaces", "limitranges"], "verbs": ["get", "list", "watch"]},
-        {
-            "apiGroups": [""],
-            "resources": ["configmaps"],
-            "resourceNames": ["katib-config"],
-            "verbs": ["get", "list", "watch"],
-        },
-        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-        *({"apiGroups": [g], "resources": plurals, "verbs": ["get"]} for g, plurals in by_group.items()),
-    ]
-    home, name = ACCOUNT
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": home}
-    rbac = "rbac.authorization.k8s.io"
+@cache
+def _chart() -> list[JSON]:
+    """The chart with its default values."""
+    return helm.objects(helm.template(namespace=HOME))
+
+
+def _rendered(kind: str, ending: str = "") -> JSON:
+    (found,) = (o for o in _chart() if o["kind"] == kind and o["metadata"]["name"].endswith(ending))
+    return copy.deepcopy(found)
+
+
+def account() -> list[JSON]:
+    """The webhook's service account with what the chart lets it do."""
+    binding = _rendered("ClusterRoleBinding", "-webhook")
+    (subject,) = binding["subjects"]
     return [
-        namespace(home, labelled=False),
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": home}},
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": "trialtap-webhook"},
-            "rules": rules,
-        },
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": "trialtap-webhook"},
-            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "trialtap-webhook"},
-            "subjects": [subject],
-        },
+        namespace(HOME, labelled=False),
+        _rendered("ServiceAccount", subject["name"]),
+        _rendered("ClusterRole", "-webhook"),
+        binding,
     ]
 
 
-def _owner(api_version: str, kind: str) -> str:
-    return f'(o.apiVersion == "{api_version}" && o.kind == "{kind}")'
-
-
-NEVER = " || ".join([_owner("apps/v1", "DaemonSet"), _owner("v1", "Node")])
-SELDOM = " || ".join([_owner("apps/v1", "ReplicaSet"), _owner("apps/v1", "StatefulSet")])
-OWNERS = "object.metadata.?ownerReferences.orValue([])"
-USUALLY_CONDITION = f"{OWNERS}.exists(o, !({NEVER} || {SELDOM}))"
-SELDOM_CONDITION = f"{OWNERS}.exists(o, {SELDOM}) && !({USUALLY_CONDITION})"
+def account_name() -> str:
+    """Name of the webhook's service account."""
+    name: str = _rendered("ClusterRoleBinding", "-webhook")["subjects"][0]["name"]
+    return name
 
 
 def configuration(url: str, ca: bytes, name: str = "trialtap") -> JSON:
-    """The pod webhook: owners that make trials with Fail, those that seldom do with Ignore, the rest unseen."""
-
-    def entry(prefix: str, policy: str, condition: str) -> JSON:
-        return {
-            "name": f"{prefix}.trialtap.dev",
-            "clientConfig": {"url": f"{url}/mutate-pod", "caBundle": base64.b64encode(ca).decode()},
-            "rules": [
-                {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
-            ],
-            "admissionReviewVersions": ["v1"],
-            "sideEffects": "NoneOnDryRun",
-            "failurePolicy": policy,
-            "reinvocationPolicy": "IfNeeded",
-            "timeoutSeconds": 10,
-            "namespaceSelector": {
-                "matchLabels": {"katib.kubeflow.org/metrics-collector-injection": "enabled"},
-                "matchExpressions": [
-                    {
-                        "key": "kubernetes.io/metadata.name",
-                        "operator": "NotIn",
-                        "values": ["kube-system", ACCOUNT[0]],
-                    }
-                ],
-            },
-            "matchConditions": [{"name": "owners", "expression": condition}],
-        }
-
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": name},
-        "webhooks": [
-            entry("pods", "Fail", USUALLY_CONDITION),
-            entry("seldom", "Ignore", SELDOM_CONDITION),
-        ],
-    }
+    """The chart's webhooks for pods, served at a URL in the place of its Service."""
+    made = _rendered("MutatingWebhookConfiguration")
+    made["metadata"] = {"name": name}
+    made["webhooks"] = [entry for entry in made["webhooks"] if entry["name"].startswith("pods")]
+    for entry in made["webhooks"]:
+        entry["clientConfig"] = {"url": f"{url}/mutate-pod", "caBundle": base64.b64encode(ca).decode()}
+    return made
