@@ -19,7 +19,7 @@ def release(control_plane: ControlPlane) -> Iterator[Release]:
     control_plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "pulls"}})
     with installed.released(control_plane, NAMESPACE) as release:
         release.install(
-            "--set=dbManager.auth=token,dbManager.tls.enabled=true,crds.install=false",
+            "--set=controller.enabled=true,dbManager.auth=token,dbManager.tls.enabled=true,crds.install=false",
             "--set=entrypointLookup.pullSecretNamespaces={pulls}",
         )
         yield release
@@ -40,7 +40,7 @@ def allowed(release: Release, account: str, namespace: str) -> str:
     return "".join(f"{line}\n" for line in sorted(set(listed(account)) - everybody))
 
 
-@pytest.mark.parametrize("account", ["trialtap-webhook", "trialtap-db-manager"])
+@pytest.mark.parametrize("account", ["trialtap-webhook", "trialtap-db-manager", "trialtap-controller"])
 @pytest.mark.parametrize("place", ["own", "pulls", "default"])
 def test_an_account_may_do_this_and_nothing_else(
     release: Release, account: str, place: str, update_golden: bool

@@ -229,7 +229,7 @@ class Release:
             "/etc/trialtap/tls": str(folder),
             "0.0.0.0:8081": "127.0.0.1:0",
         }
-        arguments = [*container["command"][1:], *_replaced(container["args"], values), *self.flags]
+        arguments = [*container["command"][1:], *replaced(container["args"], values), *self.flags]
         program = Program([*arguments, f"--kubeconfig={self._account()}"], {})
         address = program.wait_for("certs ready http=").partition("http=")[2]
         replica = Replica(folder, program, address)
@@ -249,7 +249,7 @@ class Release:
             "0.0.0.0:8443": "127.0.0.1:0",
             "0.0.0.0:8080": "127.0.0.1:0",
         }
-        arguments = [*container["command"][1:], *_replaced(container["args"], values)]
+        arguments = [*container["command"][1:], *replaced(container["args"], values)]
         replica.webhook = Program([*arguments, f"--kubeconfig={self._account()}"], {})
         line = replica.webhook.wait_for("webhook ready https=")
         replica.port = int(line.partition("https=127.0.0.1:")[2].split()[0])
@@ -300,7 +300,8 @@ class Release:
         return self.plane.kubeconfig(self.plane.token(self.namespace, "trialtap-webhook"))
 
 
-def _replaced(arguments: list[str], values: dict[str, str]) -> list[str]:
+def replaced(arguments: list[str], values: dict[str, str]) -> list[str]:
+    """Flags of a pod as they are right for a process here."""
     for old, new in values.items():
         arguments = [argument.replace(old, new) for argument in arguments]
     return arguments

@@ -66,6 +66,11 @@ annotations:
 {{- define "trialtap.certificates" -}}{{ include "trialtap.fullname" . }}-certificates{{- end -}}
 {{- define "trialtap.dbManagerTLS" -}}{{ include "trialtap.fullname" . }}-db-manager-tls{{- end -}}
 
+{{- define "trialtap.controller" -}}{{ include "trialtap.fullname" . }}-controller{{- end -}}
+
+{{- define "trialtap.controllerAccount" -}}
+{{- default (include "trialtap.controller" .) .Values.controller.serviceAccount.name -}}
+{{- end -}}
 {{- define "trialtap.webhookAccount" -}}
 {{- default (include "trialtap.webhook" .) .Values.webhook.serviceAccount.name -}}
 {{- end -}}

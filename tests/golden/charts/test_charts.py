@@ -9,9 +9,11 @@ import pytest
 import yaml
 
 import certs.__main__ as certs_program
+import controller.__main__ as controller_program
 import dbmanager.__main__ as dbmanager_program
 import webhook.__main__ as webhook_program
 from tests.support import helm
+from trialtap.kinds import Kind
 from webhook import settings
 
 pytestmark = [
@@ -85,6 +87,15 @@ def test_the_programs_know_every_flag_and_setting(case: str) -> None:
                     webhook_program._parser().parse_args(container["args"])
                 case "db-manager":
                     dbmanager_program.parser().parse_args(container["args"])
+                case "controller":
+                    controller_program._parser().parse_args(container["args"])
+                    entries = yaml.safe_load(
+                        one(objects, "ConfigMap", "-controller")["data"]["controller.yaml"]
+                    )
+                    assert {Kind.parse(entry).kind for entry in entries["trialResources"]} >= {
+                        "Job",
+                        "TrainJob",
+                    }
                 case "certs":
                     parser = certs_program.parser()
                     parser.parse_args([container["command"][-1], *container["args"]])
@@ -188,6 +199,19 @@ def test_an_air_gap_takes_every_image_from_its_registry() -> None:
         assert item["metadata"]["labels"]["team"] == "ml-platform"
 
 
+def test_the_controller_may_make_workloads_but_nothing_that_lies_on_the_way_to_a_pod() -> None:
+    rules = one(render("without-katib"), "ClusterRole", "-controller")["rules"]
+    made = {resource for rule in rules if "delete" in rule["verbs"] for resource in rule["resources"]}
+    assert {"jobs", "trainjobs", "pytorchjobs", "workflows"} <= made
+    assert not {"pods", "replicasets", "deployments", "statefulsets", "trials"} & made
+
+
+def test_collectors_are_told_the_controllers_address_where_it_runs() -> None:
+    for case, address in (("without-katib", "trialtap-controller.trialtap.svc:6788"), ("default", None)):
+        written = one(render(case), "ConfigMap", "-webhook")["data"]["settings.yaml"]
+        assert yaml.safe_load(written).get("earlyStoppingAddress") == address
+
+
 def test_what_must_outlive_the_release_is_kept() -> None:
     kept = {
         item["kind"]
@@ -200,9 +224,9 @@ def test_what_must_outlive_the_release_is_kept() -> None:
 def test_katibs_own_programs_reach_the_port_without_tokens_and_nobody_else_does() -> None:
     policy = one(render("postgresql-with-tokens-and-tls"), "NetworkPolicy", "-db-manager")
     (rule,) = [r for r in policy["spec"]["ingress"] if r["ports"][0]["port"] == "grpc-katib"]
-    assert rule["from"] == [
-        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kubeflow"}}}
-    ]
+    katib, controller = rule["from"]
+    assert katib == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kubeflow"}}}
+    assert controller["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "controller"
 
 
 def test_a_changed_setting_rolls_the_webhook() -> None:
