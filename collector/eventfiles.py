@@ -56,10 +56,15 @@ class EventFiles:
         file = os.path.join(root, path) if self.directory else root
         return targets_in(os.path.dirname(file), self._names)
 
-    def literal(self, name: str) -> bool:
-        """Say whether `name` is read as a tag of that name, for good: it is if any file now holds one."""
+    def literal(self, name: str, found: bool) -> bool:
+        """Say whether `name` is read as a tag of that name, for good: it is if any file now holds one.
+
+        Args:
+            name: a metric.
+            found: a tag of that name was just found.
+        """
         if name not in self._forms:
-            self._forms[name] = "/" not in name or any(_holds(path, name) for path in self._files())
+            self._forms[name] = found or any(_holds(path, name) for path in self._files())
         return self._forms[name]
 
     def decided(self, forms: dict[str, bool]) -> None:

@@ -194,7 +194,7 @@ class EventParser:
         if target.live is None:
             live = []
             for name, literal in target.answers:
-                if self._begun.get(name, self._source.literal(name)) != literal:
+                if self._begun.get(name, self._source.literal(name, literal)) != literal:
                     continue
                 live.append(name)
                 if "/" in name:
