@@ -81,7 +81,8 @@ def alone(url: str, size: int, total: int) -> float:
                 cursor.execute("BEGIN IMMEDIATE")
             kept.insert(connection, [Batch("alone", "default", "alone", batch)])
             cursor.execute(
-                f"UPDATE streams SET next = {mark} WHERE id = {mark}", ((number + 1) * size, "alone")
+                f"UPDATE streams SET next = {mark} WHERE id = {mark}",  # noqa: S608
+                ((number + 1) * size, "alone"),
             )
             driver.commit()
         took = time.perf_counter() - begun
@@ -182,6 +183,12 @@ def memory(pid: int) -> tuple[float, float]:
     return tuple(int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024 for name in ("VmRSS", "VmHWM"))  # type: ignore[index, return-value]
 
 
+def processor(pid: int) -> float:
+    """Seconds of processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def reading(url: str, total: int) -> None:
     """A trial of `total` rows read over REST as NDJSON, and over gRPC thinned."""
     store = Store.open(url)
@@ -214,25 +221,28 @@ def measure(kind: str, url: str, total: int, read: int) -> dict[str, float]:
     """One database; prints a line each and answers the numbers."""
     found: dict[str, float] = {}
     print(kind)
-    stored = 0
-    with served(url) as (address, _, _):
+    with served(url) as (address, _, pid):
         for size in (100, 1000):
             base = alone(url, size, total)
-            with served(url) as (fresh, _, _):
-                rate = one_client(fresh, size, total)
-            stored += 2 * total + 1
+            used = processor(pid)
+            rate = one_client(address, size, total)
+            used = (processor(pid) - used) / total
             found |= {f"alone {size}": base, f"one client {size}": rate}
             print(
                 f"  {size:>5} rows a batch: store alone {base:>9,.0f} rows/s, one client {rate:>9,.0f} rows/s "
-                f"({rate / base:.0%})"
+                f"({rate / base:.0%}; the server's processor time: {used * 1e6:.1f} µs a row)"
             )
             reset(url)
-            stored = 0
         batches = max(1, total // 200 // 100)
+        used = processor(pid)
         rate = many_clients(address, 200, 100, batches)
+        used = (processor(pid) - used) / (200 * 100 * batches)
         lost = 200 * 100 * batches - count(url)
         found["200 clients 100"] = rate
-        print(f"    100 rows a batch: 200 clients {rate:>9,.0f} rows/s together, {lost} rows lost")
+        print(
+            f"    100 rows a batch: 200 clients {rate:>9,.0f} rows/s together, {lost} rows lost "
+            f"({used * 1e6:.1f} µs a row)"
+        )
     if read:
         reset(url)
         reading(url, read)

@@ -215,6 +215,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    # The writer thread lets go of the GIL at each statement: with the default of 5 ms it would wait so long
+    # for it each time that the event loop is busy.
+    sys.setswitchinterval(0.0005)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     if bool(args.cert) != bool(args.key):
         options.error("--cert and --key go together")
