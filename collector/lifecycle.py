@@ -120,7 +120,7 @@ class Loop:
             if not self._end and self._surroundings.ended():
                 self._ending()
             progress = self._read()
-            self._results()
+            progress = self._results() or progress
             self._stop()
             self._save()
             if self._end and self._finish(progress):
@@ -210,7 +210,9 @@ class Loop:
 
     # --- what the reporter says
 
-    def _results(self) -> None:
+    def _results(self) -> bool:
+        """Take note of what the reporter has to say; True when something must be read again for it."""
+        again = False
         for result in self._reporter.results():
             if isinstance(result, Acknowledged):
                 result.stream.acked = result.position
@@ -219,13 +221,16 @@ class Loop:
                     self._save(now=True)  # Katib's DB manager cannot tell what it has already
             elif isinstance(result, Rewind):
                 self._rewind(result.stream, result.ordinal)
+                again = True
             elif isinstance(result, Server):
                 self._server(result.ours)
+                again = True
             elif isinstance(result, Barrier):
                 self._flushed()
             elif isinstance(result, Stopped):
                 say("early stopping: the trial is marked as stopped early; stopping the training")
                 self._phase("marked")
+        return again
 
     def _server(self, ours: bool) -> None:
         self._katib = self._checkpoint.flags["katib"] = not ours

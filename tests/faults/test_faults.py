@@ -98,7 +98,7 @@ def test_every_point_is_stored_once_in_order_while_collector_and_database_are_ki
     assert training.wait(60 + FAULTS) == 0
     trouble.over.set()
     trouble.join(30)
-    until(lambda: len(pod.stored()) == len(expected(own)), 30, "all rows are stored")
+    until(lambda: len(pod.stored()) == len(expected(own)), 90, "all rows are stored")
     assert pod.end() == 0
     assert pod.stored() == expected(own), "each point once, in order"
     assert trouble.done, "the database had trouble as well"

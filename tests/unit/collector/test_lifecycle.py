@@ -259,6 +259,29 @@ def test_katibs_database_gets_one_report_at_the_end(world: Callable[..., World])
     assert database.requests == [3]
 
 
+def test_katibs_database_that_is_first_met_at_the_end_gets_all(world: Callable[..., World]) -> None:
+    database = Database(ours=False)
+    database.away = True
+    pod = world(database).start()
+    pod.write("m=1\nm=2\n")
+    time.sleep(0.3)
+    pod.training.over = True
+    time.sleep(0.3)
+    database.away = False
+    pod.end()
+    assert database.all() == ["1", "2"]
+
+
+def test_a_database_that_turns_out_to_lack_rows_at_the_end_gets_them(world: Callable[..., World]) -> None:
+    database = Database()
+    pod = world(database).start()
+    pod.write("m=1\nm=2\n")
+    until(lambda: database.all() == ["1", "2"])
+    database.rows.clear()
+    pod.end()
+    assert database.all() == ["1", "2"]
+
+
 def test_katibs_database_gets_points_as_they_come_if_asked(world: Callable[..., World]) -> None:
     database = Database(ours=False)
     pod = world(database, stream=True).start()
