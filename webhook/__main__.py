@@ -5,10 +5,11 @@ import asyncio
 import contextlib
 import datetime as dt
 import gc
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 import yaml
@@ -23,6 +24,14 @@ from webhook.events import Events
 from webhook.experiments import handlers
 from webhook.server import Address
 from webhook.settings import Settings
+
+if TYPE_CHECKING:
+    from trialtap.kube import API
+
+
+OLDEST_VERSION: Final = (1, 29)
+"""The first Kubernetes whose native sidecars are on by default."""
+OLDEST: Final = ".".join(map(str, OLDEST_VERSION))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,12 +100,25 @@ async def _serve(
 
     api = await API.connect(args.kubeconfig)
     cluster = KubeCluster(api, settings.katib_namespace, _log)
-    caches = asyncio.create_task(cluster.run())
+    caches, age = asyncio.create_task(cluster.run()), asyncio.create_task(_warn_of_old(api))
     try:
         await _answer(args, settings, files, serving, cluster)
     finally:
+        await _stop(age)
         await _stop(caches)
         await api.close()
+
+
+async def _warn_of_old(api: "API") -> None:
+    """Say once that the cluster is older than native sidecars: there the pods would never complete."""
+    try:
+        found = await api.request("GET", "/version")
+    except Exception as error:
+        _log(f"/version: {error}; Kubernetes {OLDEST} or newer is needed")
+        return
+    version = tuple(int(re.sub(r"\D.*", "", str(found.get(part))) or 0) for part in ("major", "minor"))
+    if version < OLDEST_VERSION:
+        _log(f"this cluster is Kubernetes {found.get('gitVersion')}; native sidecars need {OLDEST} or newer")
 
 
 async def _answer(

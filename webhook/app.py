@@ -5,15 +5,14 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
 import orjson
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
 
 from webhook import metrics, review
 from webhook.cluster import JSON, Cluster, NotSynced, deadline
@@ -21,6 +20,10 @@ from webhook.overdue import Overdue
 from webhook.review import Malformed, Refusal, Request, Verdict
 from webhook.settings import Settings
 
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+"""The three of ASGI: what is asked, where its body comes from, where the answer goes."""
 Handler = Callable[[Request, Cluster, Settings], Awaitable[Verdict]]
 """Answers one admission request; raises Refusal."""
 

@@ -1,5 +1,6 @@
 """The webhook as a process: TLS, a certificate that changes, signals, flags."""
 
+import asyncio
 import json
 import os
 import signal
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from aiohttp import web
 
 from tests.support.cluster import wait_until
+from tests.support.fakeapi import FakeAPI
 from tests.support.objects import obj, pod, review, trial
 from tests.support.webhook import Webhook
 from trialtap.tls import Files, Pair, Serving, UnusablePair
@@ -180,6 +183,29 @@ def test_what_it_cannot_start_with_is_said_in_one_line(tmp_path: Path, served: W
         assert done.returncode != 0
         assert said in done.stderr
         assert "Traceback" not in done.stderr
+
+
+VERSIONS = [
+    ({"major": "1", "minor": "28+", "gitVersion": "v1.28.3-eks"}, "this cluster is Kubernetes v1.28.3-eks"),
+    ({"major": "1", "minor": "29", "gitVersion": "v1.29.0"}, ""),
+    (None, "/version: 404"),
+]
+
+
+@pytest.mark.parametrize(("version", "said"), VERSIONS)
+async def test_a_cluster_without_native_sidecars_is_told_at_the_start(
+    tmp_path: Path, version: dict[str, str] | None, said: str
+) -> None:
+    api = FakeAPI()
+    api.fault = lambda r: web.json_response(version) if version and r.path == "/version" else None
+    async with api.serve():
+        kubeconfig = api.kubeconfig(tmp_path)
+        served = Webhook(tmp_path, "--kubeconfig", kubeconfig)
+        await asyncio.to_thread(lambda: served.start().wait_ready())
+        if said:
+            await asyncio.to_thread(served.wait_for_log, said)
+        assert await asyncio.to_thread(served.stop) == 0
+    assert ("native sidecars need" in served.log) == said.startswith("this cluster")
 
 
 ADDRESSES = [("1.2.3.4:80", ("1.2.3.4", 80)), ("[::1]:8443", ("::1", 8443)), (":8443", ("0.0.0.0", 8443))]  # noqa: S104
