@@ -177,13 +177,20 @@ function take(answer) {
   const offered = [...answer.metrics];
   if (answer.metric && !offered.includes(answer.metric)) offered.push(answer.metric);
   $("metric").replaceChildren(...offered.map((name) => new Option(name, name, false, name === answer.metric)));
+  const whole = new Map(answer.curves.map((curve) => [curve.trial, { namespace: curve.namespace, name: curve.trial }]));
+  // An address may name a trial without its namespace: the answer tells which it is.
+  const before = [...state.chosen.keys()].join();
+  state.chosen = new Map([...state.chosen.values()].map((trial) => {
+    const found = trial.namespace == null ? whole.get(trial.name) ?? trial : trial;
+    return [word(found), found];
+  }));
   const order = [...state.chosen.keys()];
+  if (order.join() !== before) { remember(); showTrials(); }
   const dark = isDark();
   state.curves = answer.curves.map((curve, index) => {
     const key = word({ namespace: curve.namespace, name: curve.trial });
-    const found = state.chosen.has(key) ? key : curve.trial; // it was chosen without its namespace
-    const place = options().apart ? index : Math.max(order.indexOf(found), 0);
-    return { ...curve, key: found, place, colour: colour(place, dark), fresh: 0 };
+    const place = options().apart ? index : Math.max(order.indexOf(key), 0);
+    return { ...curve, key, place, colour: colour(place, dark), fresh: 0 };
   });
 }
 

@@ -34,7 +34,7 @@ export class Plot {
 
   /** Draw curves: [{colour, label, lines: [{x, y, width, alpha, dash, mark}], curve}]. */
   draw(drawn, options) {
-    const same = JSON.stringify([options.log, options.x, options.xLabel, drawn.map((one) => [one.colour, one.lines.map((l) => [l.width, l.alpha, l.dash])]), css("--text")]);
+    const same = JSON.stringify([options.log, options.log && drawn.length && options.range, options.x, options.xLabel, drawn.map((one) => [one.colour, one.lines.map((l) => [l.width, l.alpha, l.dash])]), css("--text")]);
     this.drawn = drawn;
     this.options = options;
     this.#limits();
@@ -123,8 +123,8 @@ export class Plot {
         y: { distr: log ? 3 : 1, auto: true, range: () => this.limits.y },
       },
       axes: [
-        { ...axis, scale: "x", label: xLabel || undefined, labelSize: 20, labelGap: 0, size: 34, space: 70, ...(values ? { values } : {}) },
-        { ...axis, scale: "y", size: 66, values: (_, splits) => splits.map((v) => (v == null ? "" : shown(v))) },
+        { ...axis, scale: "x", label: xLabel || undefined, labelSize: 20, labelGap: 0, size: x === "time" ? 50 : 34, space: 70, ...(values ? { values } : {}) },
+        { ...axis, scale: "y", size: 66, splits: this.#splits(log), values: (_, splits) => splits.map((v) => (v == null ? "" : shown(v))) },
       ],
       series: [{}, ...this.order.map((_, index) => this.#series(index))],
       cursor: { drag: { x: true, y: false, setScale: false }, points: { show: false }, dataIdx: () => null, bind: { dblclick: () => () => null } },
@@ -133,6 +133,17 @@ export class Plot {
         setSelect: [(u) => this.#selected(u)],
         draw: [(u) => this.#marks(u)],
       },
+    };
+  }
+
+  /** A log scale of less than a decade and a half is told by round numbers, not by powers of ten. */
+  #splits(log) {
+    if (!log || this.limits.y[1] / this.limits.y[0] > 30) return undefined;
+    return () => {
+      const [low, high] = this.limits.y, rough = (high - low) / 6, power = 10 ** Math.floor(Math.log10(rough));
+      const step = power * [1, 2, 5, 10].find((n) => n * power >= rough), found = [];
+      for (let n = Math.ceil(low / step); n * step <= high; n++) found.push(n * step);
+      return found;
     };
   }
 

@@ -118,7 +118,8 @@ def test_any_metric_by_step_time_or_since_the_first_point(
     browser.until("location.hash.includes('x=time')")
     browser.until("document.querySelectorAll('#numbers tr').length === 1")
     # The address holds it all: another browser shows the same.
-    assert browser.evaluate("location.hash") == "#trial=t&metric=acc&x=time"
+    assert browser.evaluate("location.hash") == "#trial=team-a%2Ft&metric=acc&x=time"
+    assert browser.evaluate("document.querySelector('#trials input').checked")
 
 
 def test_new_points_appear_by_themselves(browser: chromium.Browser, store: Store, page: str) -> None:
