@@ -147,9 +147,12 @@ class Workloads:
         watched = self._watched[kind]
         if watched.fault:
             return watched.fault
-        if watched.follower is None or not watched.follower.synced.is_set():
-            return (watched.follower.error if watched.follower else "") or f"{kind} has not been listed yet"
-        return watched.follower.error
+        error = watched.follower.error if watched.follower else ""
+        if error:
+            return f"{kind} cannot be watched: {error}"
+        return (
+            "" if watched.follower and watched.follower.synced.is_set() else f"{kind} has not been listed yet"
+        )
 
     def resource(self, kind: Kind) -> str:
         """The plural of a kind, as far as it is known."""
@@ -199,11 +202,16 @@ class Workloads:
 
     async def _discover(self, kind: Kind) -> str:
         root = f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.version}"
-        listed = await self._api.request("GET", root)
+        try:
+            listed = await self._api.request("GET", root)
+        except Status as status:
+            if status.code != 404:
+                raise
+            listed = {}
         for resource in listed.get("resources") or ():
             if resource["kind"] == kind.kind and "/" not in resource["name"]:
                 return str(resource["name"])
-        raise LookupError("this cluster has no such kind")
+        raise LookupError("this cluster has no such kind: install its CustomResourceDefinition")
 
 
 class _Watched:

@@ -36,6 +36,8 @@ SETTLE_SECONDS: Final = 5.0
 """How long a success without rows, or a failure without a failed pod, may be a matter of order only."""
 ROWS_SECONDS: Final = 90.0
 """How long open streams are waited for; a collector unheard of for 60 s holds nothing back any more."""
+HOLD_SECONDS: Final = 5.0
+"""How often a Trial that cannot begin is looked at again; such a look makes no call."""
 STUCK_SECONDS: Final = 300.0
 """A pod that could not start for so long counts as failed where the trial may be retried."""
 STOPPING_SECONDS: Final = 60.0
@@ -211,9 +213,9 @@ def _hold(seen: Observed, why: str) -> tuple[Action, ...]:
         shown = Condition("Created", "True", "TrialCreated", _joined("Trial is created", why))
     changed = _status(seen, shown)
     if changed.status["conditions"] == conditions.conditions(seen.trial):
-        return (Wait(STUCK_SECONDS),) if why else ()
+        return (Wait(HOLD_SECONDS),) if why else ()
     event = (Emit("Warning", "TrialWaiting", why),) if why else ()
-    return (changed, *event, Wait(STUCK_SECONDS))
+    return (changed, *event, Wait(HOLD_SECONDS))
 
 
 def _lost(seen: Observed) -> tuple[Action, ...]:
