@@ -1,6 +1,7 @@
 """Events on a Trial that say why a pod of it was refused: few, never in the way of an answer."""
 
 import asyncio
+import contextvars
 import datetime as dt
 import secrets
 import time
@@ -42,7 +43,10 @@ class Events:
         self._last[key] = now
         while len(self._last) > MAX_REMEMBERED:
             del self._last[next(iter(self._last))]
-        task = asyncio.get_running_loop().create_task(self._send(event(trial, reason, message), key))
+        # A context of its own: the request's deadline, which may have passed, is not the Event's.
+        task = asyncio.get_running_loop().create_task(
+            self._send(event(trial, reason, message), key), context=contextvars.Context()
+        )
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
 

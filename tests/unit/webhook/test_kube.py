@@ -1,20 +1,26 @@
 """The cluster behind an API server: caches by list and watch, live reads, and an API server that misbehaves."""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from aiohttp import web
 
 from tests.support.fakeapi import FakeAPI, status
-from tests.support.objects import JSON, obj, trial
+from tests.support.objects import JSON, obj, pod, review, trial
 from trialtap import kube
 from trialtap.kube import API, path_of, stop
+from webhook import app
 from webhook.cluster import NotFound, Unreadable, deadline
+from webhook.events import Events
 from webhook.kube import KubeCluster
+from webhook.pods import Pods
+from webhook.settings import Settings
 
 TRIALS = "/apis/kubeflow.org/v1beta1/namespaces/hpo/trials"
 ALL_TRIALS = "/apis/kubeflow.org/v1beta1/trials"
@@ -343,3 +349,38 @@ async def test_events_are_created_in_their_namespace(site: Running) -> None:
 async def test_without_a_configuration_the_next_step_is_said() -> None:
     with pytest.raises(ValueError, match="give --kubeconfig FILE outside a cluster"):
         await API.connect()
+
+
+ADMISSIONS: dict[str, tuple[Callable[[], Any], str]] = {
+    "answers 500": (lambda: status(500, "etcd is away"), "etcd is away"),
+    "hangs": (lambda: "hang", "no answer within"),
+    "forbids": (lambda: status(403, "no"), 'add "jobs.batch" to trialResources'),
+}
+
+
+@pytest.mark.parametrize(("answer", "said"), ADMISSIONS.values(), ids=ADMISSIONS.keys())
+async def test_a_pod_is_answered_within_the_deadline_while_the_api_server(
+    site: Running, answer: Callable[[], Any], said: str
+) -> None:
+    events = Events(site.cluster)
+    made = app.create(
+        {"/mutate-pod": Pods(events).mutate}, site.cluster, Settings(), site.cluster.faults, io.StringIO()
+    )
+    site.api.fault = on_jobs(answer)
+    begin = asyncio.get_running_loop().time()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=made), base_url="http://w") as http:
+
+        async def ask(owner: JSON, name: str) -> JSON:
+            body = review(pod(owner, name=name))
+            response: JSON = (await http.post("/mutate-pod?timeout=1s", json=body)).json()["response"]
+            return response
+
+        ours, other = obj("batch/v1", "Job", "t1", trial("t1")), obj("batch/v1", "Job", "web")
+        refused, allowed = await asyncio.gather(ask(ours, "t1-x"), ask(other, "web-x"))
+    assert asyncio.get_running_loop().time() - begin < 5
+    assert refused["allowed"] is False
+    assert said in refused["status"]["message"]
+    assert allowed["allowed"] is True
+    assert said in allowed["warnings"][0]
+    await events.drain()
+    assert [event["involvedObject"]["name"] for event in site.api.created] == ["t1"]
