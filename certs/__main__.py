@@ -153,6 +153,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     names = [*arguments.names]
     for service in arguments.service:
         names += issue.service_names(service, arguments.namespace)
+    for name in names:
+        issue.alternative_name(name)
     if not names:
         raise ValueError("give --service or --name: a certificate without names serves nobody")
     if 3 * arguments.leaf_days > arguments.ca_days:

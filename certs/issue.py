@@ -80,7 +80,7 @@ def leaf(
     Raises:
         ValueError: no name at all, or a name that is neither an address nor a DNS name.
     """
-    sans = [_san(name) for name in dict.fromkeys(names)]
+    sans = [alternative_name(name) for name in dict.fromkeys(names)]
     if not sans:
         raise ValueError("a serving certificate needs at least one name: give a DNS name or an IP address")
     issuer = read(ca.certificate)
@@ -172,7 +172,12 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _san(name: str) -> x509.DNSName | x509.IPAddress:
+def alternative_name(name: str) -> x509.DNSName | x509.IPAddress:
+    """A name as a certificate has it.
+
+    Raises:
+        ValueError: it is neither an address nor a DNS name.
+    """
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:

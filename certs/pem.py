@@ -10,10 +10,21 @@ from typing import Final
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from certs.issue import Pair
 
 _BLOCK: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+_UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 @dataclass(frozen=True)
@@ -42,9 +53,11 @@ def bundle(several: Iterable[Authority]) -> bytes:
 
 
 def authority_pair(certificate: bytes, key: bytes, now: dt.datetime) -> Pair | None:
-    """A CA that can sign at `now`, or None: no CA, not its key, out of date."""
+    """A CA that can sign at `now`, or None: no CA, not its key, none on an elliptic curve, out of date."""
     found = next(iter(certificates(certificate)), None)
-    if found is None or not _is_authority(found) or not _current(found, now) or not _fits(found, key):
+    if found is None or not isinstance(found.public_key(), ec.EllipticCurvePublicKey):
+        return None
+    if not _is_authority(found) or not _current(found, now) or not _fits(found, key):
         return None
     return Pair(_pem(found), key)
 
@@ -90,9 +103,13 @@ def names(certificate: x509.Certificate) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def _certificate(block: bytes) -> x509.Certificate | None:
     try:
-        return x509.load_pem_x509_certificate(block)
-    except (ValueError, UnsupportedAlgorithm):
+        certificate = x509.load_pem_x509_certificate(block)
+        # Parts are parsed when first asked for: whatever cannot be is found out here.
+        _ = certificate.extensions, certificate.public_key(), certificate.subject, certificate.issuer
+        _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    except _UNREADABLE:
         return None
+    return certificate
 
 
 def _authority(certificate: x509.Certificate) -> Authority:

@@ -88,10 +88,12 @@ class Keeper:
             try:
                 pause = await self._look_until_rest()
                 delay = 0.0
-            except (Status, Unreachable, OSError) as error:
+            except Exception as error:
+                # Whatever it is: a replica that serves well goes on serving.
                 self.metrics.failures.inc()
                 pause = delay = min(10.0, max(0.5, delay * 2))
-                log(f"{error}; trying again in {pause:g} s")
+                known = isinstance(error, Status | Unreachable | OSError)
+                log(f"{'' if known else type(error).__name__ + ': '}{error}; trying again in {pause:g} s")
                 await asyncio.sleep(pause)
                 continue
             try:

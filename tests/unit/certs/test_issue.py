@@ -5,14 +5,20 @@ import datetime as dt
 import ssl
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from hypothesis import given
+from hypothesis import strategies as st
 
 from certs import issue, pem
+from certs.issue import Pair
 
 NOW = dt.datetime.now(dt.UTC)
+SAMPLE = issue.authority(NOW)
 
 
 def verify(folder: Path, roots: bytes, served: bytes, *more: str) -> subprocess.CompletedProcess[str]:
@@ -178,3 +184,23 @@ def test_a_serving_certificate_is_no_ca() -> None:
     assert pem.serving_pair(served.certificate, other.key, ca, NOW) is None
     assert pem.serving_pair(served.certificate, served.key, ca, NOW) is not None
     assert isinstance(issue.read(served.certificate), x509.Certificate)
+
+
+@given(st.integers(min_value=0), st.integers(0, 255))
+def test_a_certificate_with_any_byte_changed_is_read_or_left_out(where: int, byte: int) -> None:
+    der = bytearray(issue.read(SAMPLE.certificate).public_bytes(serialization.Encoding.DER))
+    der[where % len(der)] = byte
+    text = b"-----BEGIN CERTIFICATE-----\n" + b64encode(der) + b"\n-----END CERTIFICATE-----\n"
+    for authority in pem.authorities(text):
+        assert pem.issued(issue.read(SAMPLE.certificate), Pair(authority.pem, b"")) in {True, False}
+    pem.authority_pair(text, SAMPLE.key, NOW)
+    pem.serving_pair(text, SAMPLE.key, SAMPLE, NOW)
+
+
+def test_a_ca_that_we_cannot_sign_with_is_no_ca_of_ours(tmp_path: Path) -> None:
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=rsa", "-days", "9"]
+    files = ["-keyout", tmp_path / "key", "-out", tmp_path / "certificate"]
+    assert subprocess.run([*command, *files], capture_output=True, check=False).returncode == 0
+    certificate, key = (tmp_path / "certificate").read_bytes(), (tmp_path / "key").read_bytes()
+    assert len(pem.authorities(certificate)) == 1
+    assert pem.authority_pair(certificate, key, NOW + dt.timedelta(minutes=1)) is None
