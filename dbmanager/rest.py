@@ -222,7 +222,13 @@ async def live(  # noqa: PLR0913, PLR0917 - one parameter each
 ) -> StreamingResponse:
     """New points of some trials as they are stored; goes on after `Last-Event-ID` or `after`, else from now."""
     keys = await run_in_threadpool(_chosen, store, scope, trial)
-    tail = Tail(store, keys, metric or (), last_event_id if last_event_id is not None else after)
+    tail = Tail(
+        store,
+        keys,
+        metric or (),
+        last_event_id if last_event_id is not None else after,
+        strict=scope.namespaces is not None,
+    )
     return StreamingResponse(
         events(store, tail, [key.name for key in keys], request.app.state.stopping),
         media_type="text/event-stream",
@@ -292,7 +298,9 @@ def application(
     )
     app.state.store = store
     app.state.authenticator = authenticator or Anyone()
-    app.state.columns = ColumnCache(store, column_bytes)
+    app.state.columns = ColumnCache(
+        store, column_bytes, strict=not isinstance(app.state.authenticator, Anyone)
+    )
     app.state.stopping = threading.Event()
     # Server-sent events pass through uncompressed: the middleware leaves text/event-stream alone.
     app.add_middleware(GZipMiddleware, minimum_size=2048, compresslevel=1)

@@ -95,15 +95,23 @@ class _Kept:
 class Holdings:
     """The streams of some trials: which namespaces hold them, whose pod and attempt a row is."""
 
-    def __init__(self, streams: Sequence[Stream]) -> None:
+    def __init__(self, streams: Sequence[Stream], *, strict: bool = False) -> None:
+        self._strict = strict
         self.by_id = {stream.id: stream for stream in streams}
         self.namespaces: dict[str, set[str]] = {}
         for stream in streams:
             self.namespaces.setdefault(stream.trial_name, set()).add(stream.namespace)
 
     def takes_unnamed(self, key: TrialKey) -> bool:
-        """Whether rows without a namespace are this trial's: no second namespace holds one of that name."""
-        return key.namespace is None or self.namespaces.get(key.name, set()) <= {key.namespace}
+        """Whether rows without a namespace are this trial's: no second namespace holds one of that name.
+
+        `strict`, where readers must prove who they are: its own namespace must hold it. Else whoever names
+        their namespace could read rows that nobody claims.
+        """
+        held = self.namespaces.get(key.name, set())
+        if key.namespace is None:
+            return True
+        return held == {key.namespace} if self._strict else held <= {key.namespace}
 
     def belongs(self, key: TrialKey, namespace: str | None) -> bool:
         """Whether a row of that trial name is this trial's."""
@@ -112,21 +120,22 @@ class Holdings:
         return key.namespace is None or namespace == key.namespace
 
 
-def read_holdings(connection: Connection, names: Sequence[str]) -> Holdings:
+def read_holdings(connection: Connection, names: Sequence[str], *, strict: bool = False) -> Holdings:
     """The living streams of the trials of these names."""
     wanted = set(names)
     found = connection.execute(
         select(STREAMS).where(STREAMS.c.trial_name.in_(wanted), STREAMS.c.deleted_at.is_(None))
     )
     # MySQL's collations take `A` for `a`.
-    return Holdings([stream for row in found if (stream := Stream(*row)).trial_name in wanted])
+    return Holdings([stream for row in found if (stream := Stream(*row)).trial_name in wanted], strict=strict)
 
 
 class ColumnCache:
     """Columns of the trials last looked at, up to a number of bytes. Safe to use from any thread."""
 
-    def __init__(self, store: Store, limit: int = BYTES, threads: int = 2) -> None:
+    def __init__(self, store: Store, limit: int = BYTES, threads: int = 2, *, strict: bool = False) -> None:
         self._store = store
+        self._strict = strict
         self._limit = limit
         self._lock = Lock()
         self._kept: OrderedDict[TrialKey, _Kept] = OrderedDict()
@@ -143,7 +152,7 @@ class ColumnCache:
         with self._lock:
             with self._store.reading() as connection:
                 newest = connection.execute(select(func.max(LOGS.c.id))).scalar() or 0
-                holdings = read_holdings(connection, [key.name for key in keys])
+                holdings = read_holdings(connection, [key.name for key in keys], strict=self._strict)
                 self._drop(connection, newest)
             settled = newest if self._store.database.kind == "sqlite" else max(newest - LAG, 0)
             missing = [key for key in keys if key not in self._kept]

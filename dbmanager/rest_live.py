@@ -29,14 +29,21 @@ class Tail:
     """The new rows of some trials, each once."""
 
     def __init__(
-        self, store: Store, keys: Sequence[TrialKey], metrics: Sequence[str], after: int | None
+        self,
+        store: Store,
+        keys: Sequence[TrialKey],
+        metrics: Sequence[str],
+        after: int | None,
+        *,
+        strict: bool = False,
     ) -> None:
         self._store = store
         self._keys: dict[str, list[TrialKey]] = {}
         for key in keys:
             self._keys.setdefault(key.name, []).append(key)
         self._metrics = frozenset(metrics)
-        self._holdings = Holdings([])
+        self._strict = strict
+        self._holdings = Holdings([], strict=strict)
         self._lag = 0 if store.database.kind == "sqlite" else LAG
         self._seen: set[int] = set()
         self._floor = 0
@@ -60,7 +67,7 @@ class Tail:
             ).all()
             fresh = [row for row in rows if row.id not in self._seen][:GATHER]
             if any(row.stream is not None and row.stream not in self._holdings.by_id for row in fresh):
-                self._holdings = read_holdings(connection, list(self._keys))
+                self._holdings = read_holdings(connection, list(self._keys), strict=self._strict)
         if self._lag:
             self._seen.update(row.id for row in fresh)
         if fresh:

@@ -276,7 +276,9 @@ def draw(store: Store, cache: ColumnCache, scope: Scope, asked: models.CurvesReq
         "missing": [
             {"name": name, "namespace": namespace}
             for (name, namespace), key in chosen.items()
-            if key not in there and (key is None or not holdings.namespaces.get(key.name))
+            # A trial whose collector is there but has no point yet is not missing.
+            if key not in there
+            and (key is None or key.namespace not in holdings.namespaces.get(key.name, set()))
         ],
         "cursor": newest,
     }

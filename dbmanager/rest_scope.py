@@ -4,8 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from sqlalchemy import select
+
+from dbmanager.databases import same_text
 from dbmanager.rest_columns import Holdings
 from dbmanager.rows import Selection, TrialKey
+from dbmanager.schema import LOGS
 from dbmanager.store import Store
 
 
@@ -52,7 +56,7 @@ class Scope:
             key: TrialKey | None = TrialKey(namespace, name)
         else:
             key = self.only(name, store.namespaces(name))
-        if key is None or not _exists(store, key):
+        if key is None or not _exists(store, key, strict=self.namespaces is not None):
             raise ApiError(404, f"trial: {self._missing(store, name, namespace)}")
         return key
 
@@ -65,6 +69,8 @@ class Scope:
         mine = sorted(namespace for namespace in held if self.covers(namespace))
         if len(mine) > 1:
             raise ApiError(409, f"namespace: trial {name} is in {', '.join(mine)}; name one of them")
+        if not mine and self.namespaces is not None and len(self.namespaces) == 1:
+            mine = list(self.namespaces)  # a writer without streams leaves no other trace of its namespace
         if mine:
             return TrialKey(mine[0], name)
         return TrialKey(None, name) if self.namespaces is None else None
@@ -89,7 +95,15 @@ class Scope:
         return f"there is no {name}{where}; {hint}"
 
 
-def _exists(store: Store, key: TrialKey) -> bool:
+def _exists(store: Store, key: TrialKey, *, strict: bool) -> bool:
+    """Whether there is a stream or a row; `strict`: a row that names no namespace does not count."""
     if store.streams(key.name, key.namespace):
         return True
+    if strict and key.namespace is not None:
+        named = [
+            same_text(store.database, LOGS.c.trial_name, key.name),
+            same_text(store.database, LOGS.c.namespace, key.namespace),
+        ]
+        with store.reading() as connection:
+            return connection.execute(select(LOGS.c.id).where(*named).limit(1)).first() is not None
     return next(store.rows(Selection(key.name, key.namespace, limit=1)), None) is not None

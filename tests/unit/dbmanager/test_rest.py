@@ -264,6 +264,9 @@ def test_a_token_reads_and_deletes_in_its_own_namespace_only(store: Store, limit
         code, detail = refused(limited.get(f"/api/v1/{path}"))
         assert code == 404
         assert "b" not in detail.split()
+    assert refused(limited.get("/api/v1/trials/nobody/metrics?namespace=a"))[0] == 404
+    named = {"trials": [{"name": "nobody", "namespace": "a"}]}
+    assert limited.post("/api/v1/curves", json=named).json()["curves"] == []
     assert refused(limited.delete("/api/v1/trials/t?namespace=b"))[0] == 403
     body = {
         "trials": [{"name": "t"}, {"name": "t", "namespace": "b"}, {"name": "secret"}, {"name": "nobody"}]
@@ -271,6 +274,16 @@ def test_a_token_reads_and_deletes_in_its_own_namespace_only(store: Store, limit
     drawn = limited.post("/api/v1/curves", json=body).json()
     assert [curve["namespace"] for curve in drawn["curves"]] == ["a"]
     assert [trial["name"] for trial in drawn["missing"]] == ["t", "secret", "nobody"]
+
+
+def test_a_push_client_with_a_token_is_read_by_its_namespace(store: Store, limited: httpx.Client) -> None:
+    rows = [NewRow(*split_time(BEGIN), "loss", "1")]
+    store.report(Report("push", rows, None, "a")).result()
+    store.report(Report("push", rows, None, "b")).result()
+    assert len(get(limited, "trials/push/metrics")["points"]) == 1
+    assert (
+        limited.post("/api/v1/curves", json={"trials": [{"name": "push"}]}).json()["curves"][0]["count"] == 1
+    )
 
 
 def test_without_a_token_nothing_is_told(store: Store, limited: httpx.Client) -> None:
