@@ -98,6 +98,7 @@ class Loop:
         self._deferred = False
         self._katib = False
         self._targets: dict[str, int] = {}
+        self._barriers = 0
         self._saved_numbers = -1
         self._dirty = True
         self._saved = 0.0
@@ -236,6 +237,8 @@ class Loop:
         self._katib = self._checkpoint.flags["katib"] = not ours
         if self._katib and not self._args.stream:
             self._reporter.clear()
+            self._barriers = 0
+            self._again_from_met()
             if self._end or "stop" in self._checkpoint.flags:
                 self._undefer()
             else:
@@ -255,13 +258,12 @@ class Loop:
             say(
                 f"rows {ordinal} to {mark.ordinal - 1} of stream {stream.id} are no longer here: declared missing"
             )
-        ended, stream.ended = stream.ended, False
+        stream.ended = False
         self._resend[stream.id] = (max(ordinal, mark.ordinal), gap)
         stream.acked = mark
         for tail in self._tails:
             tail.rewind(stream, mark)
-        if ended:
-            self._targets[stream.id] = stream.counted
+        self._again_from_met()
 
     def _undefer(self) -> None:
         """Report from now on: begin with what was only looked at so far."""
@@ -301,12 +303,22 @@ class Loop:
             for stream in streams:
                 self._reporter.end(stream)
             self._reporter.barrier()
+            self._barriers += 1
             self._phase("told")
         elif phase == "marked" and self._surroundings.stop_training():
             say("early stopping: the training was told to stop")
             self._phase("stopped")
 
+    def _again_from_met(self) -> None:
+        """What was to be acknowledged before the trial is marked must be sent once more."""
+        if self._checkpoint.flags.get("stop") == "told":
+            self._checkpoint.flags["stop"] = "met"
+            self._aim()
+
     def _flushed(self) -> None:
+        self._barriers = max(0, self._barriers - 1)
+        if self._barriers:
+            return  # one from before rows had to be read again
         if self._checkpoint.flags.get("stop") == "told" and not self._end:
             self._phase("ended")
             self._reporter.stop_trial()

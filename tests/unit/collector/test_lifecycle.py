@@ -315,6 +315,21 @@ def test_early_stopping_beside_katibs_database_reports_all_before_the_mark(
     assert database.all() == ["0.9", "0.4", "0.3"]
 
 
+def test_early_stopping_when_katibs_database_is_first_met_after_the_rules_are(
+    world: Callable[..., World],
+) -> None:
+    database = Database(ours=False)
+    database.away = True
+    pod = world(database, **STOP).start()
+    pod.write("m=0.9\nm=0.4\n")
+    time.sleep(0.5)
+    database.away = False
+    until(lambda: "stopped" in database.calls)
+    assert database.all() == ["0.9", "0.4"]
+    pod.end()
+    assert database.all() == ["0.9", "0.4"]
+
+
 def test_what_is_not_delivered_is_printed_and_the_loop_ends(
     world: Callable[..., World], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
