@@ -1,8 +1,10 @@
 """JSON Patch (RFC 6902) between a document and a changed version that shares the unchanged parts with it."""
 
-from typing import Any
+from typing import Any, Final
 
 from webhook.review import JSON
+
+_ABSENT: Final = object()
 
 
 def diff(before: Any, after: Any) -> tuple[JSON, ...]:
@@ -29,19 +31,23 @@ def _diff(path: str, before: Any, after: Any, out: list[JSON]) -> None:
 
 
 def _diff_objects(path: str, before: JSON, after: JSON, out: list[JSON]) -> None:
-    for key in before:
-        if key not in after:
-            out.append({"op": "remove", "path": f"{path}/{_escape(key)}"})
+    added = 0
     for key, value in after.items():
-        if key not in before:
+        old = before.get(key, _ABSENT)
+        if old is value:
+            continue
+        if old is _ABSENT:
+            added += 1
             out.append({"op": "add", "path": f"{path}/{_escape(key)}", "value": value})
-        elif value is not before[key]:
-            _diff(f"{path}/{_escape(key)}", before[key], value, out)
+        else:
+            _diff(f"{path}/{_escape(key)}", old, value, out)
+    if len(before) + added > len(after):
+        out += [{"op": "remove", "path": f"{path}/{_escape(key)}"} for key in before if key not in after]
 
 
 def _diff_lists(path: str, before: list[Any], after: list[Any], out: list[JSON]) -> None:
     start, shorter = 0, min(len(before), len(after))
-    while start < shorter and _same(before[start], after[start]):
+    while start < shorter and (before[start] is after[start] or _same(before[start], after[start])):
         start += 1
     end = 0
     while end < shorter - start and _same(before[-1 - end], after[-1 - end]):
@@ -74,4 +80,4 @@ def _same(one: Any, other: Any) -> bool:
 
 def _escape(key: str) -> str:
     """A key as one token of a JSON Pointer (RFC 6901)."""
-    return key.replace("~", "~0").replace("/", "~1")
+    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key

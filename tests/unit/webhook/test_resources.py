@@ -105,8 +105,13 @@ def test_requests_and_limits_stand_within_any_minimum_and_maximum(
         assert not guaranteed or request == limit
 
 
-@given(ITEMS, ITEMS, st.integers(1, 10), st.integers(1, 10))
-def test_a_ratio_holds(requests: dict[str, str], limits: dict[str, str], cpu: int, memory: int) -> None:
+RATIOS = st.decimals(1, 10, places=1)
+
+
+@given(ITEMS, ITEMS, RATIOS, RATIOS)
+def test_a_ratio_holds(
+    requests: dict[str, str], limits: dict[str, str], cpu: Decimal, memory: Decimal
+) -> None:
     item = {"type": "Container", "maxLimitRequestRatio": {"cpu": str(cpu), "memory": str(memory)}}
     limit_range = {"spec": {"limits": [item]}}
     found = for_sidecar(pod({"requests": {"cpu": "1"}}), Resources(requests, limits), [limit_range])
@@ -123,8 +128,11 @@ def test_a_pod_s_maximum_that_is_used_up_leaves_the_sidecar_as_it_is() -> None:
     assert found["limits"]["cpu"] == "500m"
 
 
+ODD = {"spec": {"limits": [{"type": "Container", "maxLimitRequestRatio": {"cpu": "x", "pods": "2"}}]}}
+
+
 @pytest.mark.parametrize(
-    "limit_range", [{}, {"spec": None}, {"spec": {"limits": None}}, {"spec": {"limits": [{}]}}]
+    "limit_range", [{}, {"spec": None}, {"spec": {"limits": None}}, {"spec": {"limits": [{}]}}, ODD]
 )
 def test_a_limit_range_that_says_nothing_limits_nothing(limit_range: dict[str, Any]) -> None:
     assert (
