@@ -224,6 +224,18 @@ def test_a_database_that_lost_its_rows_gets_them_again(pod: Pod, link: Link, tmp
     assert rows == [("point", str(i)) for i in range(300)]
 
 
+def test_an_early_stop_marks_the_trial_then_ends_training_through_tap(pod: Pod, link: Link) -> None:
+    pod.argv += ["-stop-rule", "point;50;greater;0", "-o-type", "maximize", "-s-earlystop", link.address]
+    pod.start()
+    training = pod.train("import time\nfor i in range(10**6): print(f'point={i}'); time.sleep(0.02)")
+    assert training.wait(60) == 0, "stopped early, it ends well"
+    assert [(mark["trial"], mark["trialtap-namespace"]) for mark in link.marked] == [(pod.trial, "ns")]
+    assert pod.end() == 0
+    rows = pod.stored()
+    assert rows == [("point", str(i)) for i in range(len(rows))]
+    assert len(rows) > 50
+
+
 def test_a_pod_that_is_ended_before_training_began_ends_at_once(pod: Pod, db: DbManager) -> None:
     pod.start()
     until(lambda: os.access(pod.directory / "tap", os.X_OK))

@@ -14,6 +14,8 @@ from typing import Any
 
 import grpc
 
+from trialtap import messages
+
 ROOT = Path(__file__).parents[2]
 TAP = ROOT / "collector/tap"
 PYTHON = sys.executable
@@ -80,6 +82,7 @@ class Link:
         self.before: Callable[[], bool] = lambda: False
         self.after: Callable[[], bool] = lambda: False
         self.lost = 0
+        self.marked: list[dict[str, str]] = []
         self._channels: dict[str, grpc.Channel] = {}
         self._server = grpc.server(futures.ThreadPoolExecutor(8))
         self._server.add_generic_rpc_handlers((self,))
@@ -87,6 +90,9 @@ class Link:
         self._server.start()
 
     def service(self, details: Any) -> Any:
+        if details.method == messages.SET_TRIAL_STATUS.path:
+            return grpc.unary_unary_rpc_method_handler(self._mark)
+
         def relay(data: bytes, context: grpc.ServicerContext) -> bytes:
             if self.before():
                 context.abort(grpc.StatusCode.UNAVAILABLE, "the link is cut")
@@ -104,6 +110,12 @@ class Link:
             return answer
 
         return grpc.unary_unary_rpc_method_handler(relay)
+
+    def _mark(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        """Stand for the EarlyStopping service: note the trial and the metadata."""
+        trial = messages.SetTrialStatusRequest.FromString(data).trial_name
+        self.marked.append({"trial": trial, **dict(context.invocation_metadata())})
+        return b""
 
     def close(self) -> None:
         self._server.stop(0).wait()
