@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+# Servers of databases are started as another user, for which Python forks; gRPC's fork handlers do not survive
+# that beside hundreds of threads with channels. It reads this when it is imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 import grpc
 import pytest
 
