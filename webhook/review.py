@@ -58,6 +58,8 @@ class Verdict:
     refusal: Refusal | None = None
     decision: str = ""
     """One word or sentence for the log: injected, or why not."""
+    encoded: str = ""
+    """The patch as the answer carries it, where that is known already (`encode`)."""
 
 
 REVIEW_API_VERSION: Final = "admission.k8s.io/v1"
@@ -174,17 +176,25 @@ def answer(request: Request, verdict: Verdict) -> bytes:
     if verdict.refusal is not None:
         response["status"] = status_of(request, verdict.refusal)
     elif verdict.patch:
-        try:
-            patch = orjson.dumps(verdict.patch)
-        except TypeError as error:
-            raise Malformed(400, f"request.object: cannot be patched: {error}") from None
         response["patchType"] = "JSONPatch"
-        response["patch"] = b64encode(patch).decode("ascii")
+        response["patch"] = verdict.encoded or encode(verdict.patch)
     if verdict.warnings:
         response["warnings"] = [bounded(warning, WARNING_CHARACTERS) for warning in verdict.warnings]
     return orjson.dumps(
         {"apiVersion": REVIEW_API_VERSION, "kind": "AdmissionReview", "response": response},
     )
+
+
+def encode(patch: tuple[JSON, ...]) -> str:
+    """A patch as an AdmissionReview carries it: JSON in base64.
+
+    Raises:
+        Malformed: it is nested too deeply to be written (only parts of the request can be that deep).
+    """
+    try:
+        return b64encode(orjson.dumps(patch)).decode("ascii")
+    except TypeError as error:
+        raise Malformed(400, f"request.object: cannot be patched: {error}") from None
 
 
 WARNING_CHARACTERS: Final = 512

@@ -1,5 +1,6 @@
 """Pods of one template get one verdict, and only they."""
 
+import base64
 import copy
 import json
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from tests.support.objects import JSON
 from webhook.cluster import ObjectsCluster
 from webhook.events import Events
 from webhook.pods import Pods
-from webhook.review import Request, Verdict, parse
+from webhook.review import Malformed, Request, Verdict, parse
 from webhook.settings import Settings
 from webhook.templates import template_of
 
@@ -63,8 +64,10 @@ async def test_a_second_pod_of_the_template_gets_what_it_would_get_alone(name: s
 
 async def test_it_is_not_planned_twice() -> None:
     asked = Asked("job-stdout")
-    first = await asked.answer()
-    assert (await asked.answer(renamed)) is first
+    first, second, third = [await asked.answer(renamed) for _ in range(3)]
+    assert second is third
+    assert second.patch is first.patch
+    assert json.loads(base64.b64decode(second.encoded)) == list(first.patch)
 
 
 CHANGES: dict[str, Callable[[JSON], None]] = {
@@ -123,3 +126,14 @@ def test_the_token_volumes_name_is_no_part_of_the_template() -> None:
     other = copy.deepcopy(pod)
     renamed(other)
     assert template_of(pod) == template_of(other)
+
+
+async def test_a_pod_too_deep_to_be_written_is_a_bad_request() -> None:
+    def deepen(pod: JSON) -> None:
+        deep: object = 1
+        for _ in range(300):
+            deep = [deep]
+        pod["spec"]["nodeSelector"] = {"deep": deep}
+
+    with pytest.raises(Malformed, match="cannot be read"):
+        await Asked("job-stdout").answer(deepen)
