@@ -26,9 +26,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from cli import manifests, sandbox, trialpod
+from cli import manifests, outcome, sandbox, trialpod
 from cli.local import LocalError, Services, Watcher, admit
 from cli.localpod import LocalPod, Machine, PodError
+from controller.conditions import Condition
 from trialtap import names
 from trialtap.observation import Summary
 
@@ -90,7 +91,11 @@ def _run(args: argparse.Namespace, trial: trialpod.TrialPod, scratch: Path, stac
     local = LocalPod(pod, Machine(scratch, cwd, services.entrypoints, services.path, not reason, _say))
     _stop_on_signals(local)
     status = local.run(trial.trial.spec.primary_container_name)
-    _print_table(trial.name, watcher.finish(), status, services.early_stopped)
+    summaries = watcher.finish()
+    _print_end(
+        trial.name, status, outcome.decide(trial, status, summaries, early_stopped=services.early_stopped)
+    )
+    _print_table(summaries)
     if args.serve:
         _say("trialtap", f"serving {services.page} until Ctrl-C")
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -126,12 +131,18 @@ def _fail(text: str) -> int:
     return 1
 
 
-def _print_table(trial: str, summaries: dict[str, Summary], status: int, early_stopped: bool) -> None:
+def _print_end(trial: str, status: int, ended: Condition | None) -> None:
     print()
+    if ended is None:
+        print(f"Trial {trial}: exit status {status}.")
+    else:
+        print(f"Trial {trial}: {ended.type}, exit status {status}. {ended.message.rstrip('.')}.")
+
+
+def _print_table(summaries: dict[str, Summary]) -> None:
     if not summaries:
-        print(f"Trial {trial}: exit status {status}, no metric arrived.")
+        print("No metric arrived.")
         return
-    print(f"Trial {trial}: {'stopped early, ' if early_stopped else ''}exit status {status}.")
     head = ("metric", "points", "min", "max", "latest")
     rows = [(name, str(s.count), s.min, s.max, s.latest) for name, s in summaries.items()]
     print(table((head, *rows)))

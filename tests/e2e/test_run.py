@@ -64,6 +64,7 @@ def test_the_example_trains_and_its_metrics_arrive_while_it_runs(run: Runner) ->
     assert done.table["accuracy"][0] == done.table["loss"][0] == 15
     assert 0.9 < float(done.table["accuracy"][2]) <= 1
     assert float(done.table["loss"][1]) < float(done.table["loss"][2])
+    assert "Trial digits: Succeeded, exit status 0." in done.out
     first_arrival = done.out.index("in the database:")
     assert first_arrival < done.out.index("epoch=14"), "points came only at the end"
 
@@ -81,7 +82,7 @@ def test_with_the_pod_left_alone_no_metric_arrives(run: Runner) -> None:
     done = run(trial("print('loss=1')"), "--no-inject")
     assert done.status == 0
     assert "loss=1" in done.out
-    assert "no metric arrived" in done.out
+    assert "No metric arrived" in done.out
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,7 @@ def test_a_training_that_dies_keeps_its_points_and_gives_its_status(
     kept = tmp_path / "kept.db"
     done = run(trial(script), "--db", str(kept))
     assert done.status == status
+    assert f"Trial t: Failed, exit status {status}. Trial has failed" in done.out
     assert done.table["loss"] == (1, "1", "1", "1")
     assert kept.exists()
 
@@ -178,7 +180,7 @@ def test_a_hopeless_trial_is_stopped_early_and_its_training_ends_well(run: Runne
     """
     done = run(trial(script, rules="[{name: loss, value: '3', comparison: greater, startStep: 2}]"))
     assert done.status == 0, done.out + done.err
-    assert "stopped early" in done.out
+    assert "Trial t: EarlyStopped" in done.out
     assert 5 <= done.table["loss"][0] < 900
 
 
@@ -187,6 +189,7 @@ def test_an_unknown_metric_is_said_and_no_number_is_made_up(run: Runner) -> None
     assert done.status == 0
     assert "loss" in done.out
     assert "accuracy" in done.out.partition("accuracy=0.5")[2], "what was seen is not named"
+    assert "Trial t: MetricsUnavailable" in done.out
 
 
 def test_a_port_in_use_is_one_clear_line(run: Runner) -> None:
