@@ -5,7 +5,6 @@ import copy
 import json
 from collections.abc import Callable
 
-import orjson
 import pytest
 
 from tests.support.admission import RECORDED, recorded
@@ -31,7 +30,7 @@ class Asked:
     def pod(self, change: Callable[[JSON], None] = lambda _pod: None) -> Request:
         review = copy.deepcopy(self.case["review"])
         change(review["request"]["object"])
-        return parse(orjson.dumps(review))
+        return parse(json.dumps(review).encode())
 
     async def answer(self, change: Callable[[JSON], None] = lambda _pod: None) -> Verdict:
         return await self.pods.mutate(self.pod(change), self.cluster, Settings())
