@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import httpx
 
+from trialtap import __version__
 from webhook import guard, imageref, pullsecrets
 from webhook.cluster import Cluster, seconds_left
 from webhook.command import Entrypoint
@@ -138,6 +139,7 @@ def _client() -> httpx.AsyncClient:
     """
     return httpx.AsyncClient(
         verify=_trust(),
+        headers={"User-Agent": f"trialtap/{__version__}"},
         trust_env=False,
         limits=httpx.Limits(max_keepalive_connections=0),
         timeout=None,  # noqa: S113 - the whole look-up has one deadline
