@@ -207,7 +207,9 @@ def test_a_table_of_a_narrow_character_set_refuses_what_does_not_fit_until_it_is
 
     check(report(kept), store.database.codecs)
     store.report(report(kept)).result(30)
-    with pytest.raises(RefusedError, match=r"does not fit the table's character set.*--convert-character-set"):
+    with pytest.raises(
+        RefusedError, match=r"does not fit the table's character set.*--convert-character-set"
+    ):
         check(report(refused), store.database.codecs)
     with pytest.raises(RefusedError, match="the database cannot hold it"):
         store.report(report(refused)).result(30)
