@@ -308,3 +308,10 @@ def test_any_bytes_in_any_pieces_give_the_same_points(data: bytes, piece: int) -
 def test_any_text_of_such_parts_gives_values_that_are_numbers(parts: list[str]) -> None:
     for point in read("".join(parts).encode(), ["m", "aa", "a"]):
         float(point.value)
+
+
+@given(st.binary(max_size=300).map(lambda data: bytes(b"ma=1 .,\n\t-\xc3\xa9"[byte % 12] for byte in data)))
+def test_both_ways_of_finding_names_give_the_same_points(data: bytes) -> None:
+    metrics = ["m", "ma", "a", "a=1"]
+    few, many = (read(data + b"\n" + tail * 3000, metrics) for tail in (b"x", b"="))
+    assert [(p.name, p.value) for p in few] == [(p.name, p.value) for p in many]
