@@ -50,12 +50,16 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
 def webhook(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
     """The webhook with its own account's rights, registered with the API server."""
     kubeconfig = plane.kubeconfig(plane.token(manifests.HOME, manifests.account_name()))
-    served = Webhook(tmp_path_factory.mktemp("webhook"), "--kubeconfig", kubeconfig).start().wait_ready()
-    plane.apply(manifests.configuration(served.url, served.ca))
-    wait_for_registration(plane, served)
-    yield served
-    plane.client.delete("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/trialtap")
-    assert served.stop() == 0
+    served = Webhook(tmp_path_factory.mktemp("webhook"), "--kubeconfig", kubeconfig).start()
+    try:
+        served.wait_ready()
+        plane.apply(manifests.configuration(served.url, served.ca))
+        wait_for_registration(plane, served)
+        yield served
+        plane.client.delete("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/trialtap")
+    finally:
+        status = served.stop()
+    assert status == 0
 
 
 @pytest.fixture
