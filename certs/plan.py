@@ -195,14 +195,14 @@ def remember(observed: Observed, now: dt.datetime, monotonic: float) -> Memory:
 
 
 def plan(observed: Observed, now: dt.datetime, settings: Settings) -> tuple[Action, ...]:
-    """What this process has to do, in order; nothing when all is as it should be.
+    """What this process has to do, in order, `Serve` at once; nothing when all is as it should be.
 
     `observed.memory` is that of `remember` for the same look. After any action but Serve the caller
     looks again.
     """
     state = State.read(observed.secret or {}, now)
     writes = _writes(state, observed, now, settings) if observed.leading else ()
-    return (*writes, *_serve(state, observed, now, settings))
+    return (*_serve(state, observed, now, settings), *writes)
 
 
 def ready(memory: Memory, now: dt.datetime, monotonic: float, settings: Settings) -> bool:

@@ -2,6 +2,7 @@
 
 import datetime as dt
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import pytest
 from cryptography import x509
@@ -18,6 +19,7 @@ START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 FOREIGN = issue.authority(START, dt.timedelta(days=36500)).certificate
 
 
+@cache
 def trusts(bundle: bytes, served: bytes, now: dt.datetime) -> bool:
     """Whether a caller that knows `bundle` takes what is served, by another implementation than ours."""
     leaf, *chain = x509.load_pem_x509_certificates(served)
@@ -74,6 +76,8 @@ class Cluster:
         self.secret: dict[str, bytes] | None = {}
         self.secret_version = 0
         self.wish = ""
+        self.meddled = False
+        """Whether somebody else ever wrote the Secret."""
         self.configurations: dict[str, Configuration] = {}
         self.replicas = [Replica(dt.timedelta(0), 0.0), Replica(dt.timedelta(0), 0.0)]
 
@@ -107,14 +111,20 @@ class Cluster:
         replica.todo = list(plan.plan(replace(observed, memory=replica.memory), now, SETTINGS))
         replica.seen = {name: item.version for name, item in self.configurations.items()}
         replica.seen[""] = self.secret_version
+        # A certificate is served in the moment it was decided on; a write takes its time.
+        for action in [action for action in replica.todo if isinstance(action, plan.Serve)]:
+            replica.todo.remove(action)
+            if action.pair == replica.memory.serving:
+                continue
+            before = self.trusting()
+            self.check_lead(replica.memory.serving, action.pair)
+            replica.memory = replace(replica.memory, serving=action.pair)
+            assert before <= self.trusting()
 
     def act(self, replica: Replica) -> None:
         """Do the first thing that is left to do; a conflict drops the rest."""
-        action = replica.todo.pop(0)
+        action, before = replica.todo.pop(0), self.trusting()
         match action:
-            case plan.Serve():
-                self.check_lead(replica.memory.serving, action.pair)
-                replica.memory = replace(replica.memory, serving=action.pair)
             case plan.MakeSecret():
                 if self.secret is None:
                     self.write_secret({})
@@ -132,11 +142,23 @@ class Cluster:
                 configuration.version = self.bump()
                 for entry in configuration.entries.values():
                     entry.publish(action.bundle, self.seconds)
+        assert before <= self.trusting()
+
+    def trusting(self) -> set[tuple[int, str, str]]:
+        """Which caBundles trust what which ready replicas serve: no action of ours takes any of this away."""
+        return {
+            (index, name, key)
+            for index, replica in enumerate(self.replicas)
+            if replica.memory.serving and self.ready(replica)
+            for name, configuration in self.configurations.items()
+            for key, entry in configuration.entries.items()
+            if trusts(entry.bundle, replica.memory.serving.certificate, self.now)
+        }
 
     def turn(self, replica: Replica, *, leading: bool) -> bool:
         """Look and do everything; whether anything but serving was done."""
         self.look(replica, leading=leading)
-        wrote = any(not isinstance(action, plan.Serve) for action in replica.todo)
+        wrote = bool(replica.todo)
         while replica.todo:
             self.act(replica)
         return wrote
@@ -169,8 +191,12 @@ class Cluster:
             assert self.seconds - entry.since[ca.fingerprint] >= SETTINGS.lead
 
     def check(self) -> None:
-        """What is served is trusted by every caBundle that nobody else wrote since we did."""
-        for replica in filter(self.ready, self.replicas):
+        """What is served is trusted by every caBundle that nobody else wrote since we did.
+
+        This holds as long as the Secret is ours alone: who puts another CA there, while a configuration
+        is made anew, leaves nobody who knows what each replica serves until its next look.
+        """
+        for replica in filter(self.ready, self.replicas if not self.meddled else ()):
             assert replica.memory.serving
             for name, configuration in self.configurations.items():
                 for key, entry in configuration.entries.items():
@@ -257,11 +283,13 @@ class Failures(RuleBasedStateMachine):
 
     @rule()
     def delete_secret(self) -> None:
+        self.cluster.meddled = True
         self.cluster.write_secret(None)
 
     @precondition(lambda self: self.cluster.secret is not None)
     @rule(key=keys, other=keys, how=st.sampled_from(["cut", "rubbish", "swap", "gone", "foreign"]))
     def meddle_with_secret(self, key: str, other: str, how: str) -> None:
+        self.cluster.meddled = True
         data = dict(self.cluster.secret or {})
         value = data.pop(key, b"")
         new = {
@@ -282,6 +310,7 @@ class Failures(RuleBasedStateMachine):
     @precondition(lambda self: self.backups)
     @rule(data=st.data())
     def restore(self, data: st.DataObject) -> None:
+        self.cluster.meddled = True
         self.cluster.write_secret(dict(data.draw(st.sampled_from(self.backups))))
 
     @rule(wish=st.sampled_from(["ca", "leaf", "tea"]))
@@ -381,7 +410,7 @@ def test_nothing_is_signed_by_a_ca_that_one_webhook_does_not_trust_yet(settled: 
 def test_new_names_give_a_new_serving_certificate_of_the_same_ca(settled: Cluster) -> None:
     observed = plan.Observed(secret=data(settled), configurations={}, leading=True)
     wider = replace(SETTINGS, names=(*NAMES, "db-manager"))
-    (write, *_) = plan.plan(observed, settled.now, wider)
+    (_, write) = plan.plan(observed, settled.now, wider)
     assert isinstance(write, plan.WriteSecret)
     assert write.data["ca.crt"] == data(settled)["ca.crt"]
     assert "db-manager" in pem.names(issue.read(write.data["tls.crt"]))
@@ -394,12 +423,12 @@ def test_a_replica_that_does_not_lead_writes_nothing(settled: Cluster) -> None:
 
 def test_at_rest_nothing_is_written(settled: Cluster) -> None:
     settled.look(settled.replicas[0], leading=True)
-    assert [type(action) for action in settled.replicas[0].todo] == [plan.Serve]
+    assert settled.replicas[0].todo == []
 
 
 def test_the_db_managers_copy_follows_with_the_whole_bundle(settled: Cluster) -> None:
     observed = plan.Observed(secret=data(settled), configurations={}, copy={}, leading=True)
-    (copy, _) = plan.plan(observed, settled.now, SETTINGS)
+    (_, copy) = plan.plan(observed, settled.now, SETTINGS)
     assert isinstance(copy, plan.WriteCopy)
     assert copy.data["ca.crt"] == data(settled)["ca.crt"]
     assert "ca.key" not in copy.data
