@@ -260,6 +260,7 @@ def database(server_url: str, options: str = "") -> Iterator[str]:
 
 def main(command: list[str]) -> int:
     """See the module."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are ended then too
     servers: list[Server] = []
     env = dict(os.environ)
     made: dict[str, Callable[[], Server]] = {
