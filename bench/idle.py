@@ -76,7 +76,7 @@ def main() -> None:
             process = subprocess.Popen(
                 argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
-            while not any("inotify" in str(link.readlink()) for link in links(process.pid)):
+            while not watches(process.pid):
                 time.sleep(0.001)
             waits.append(time.monotonic() - began)
             process.kill()
@@ -98,9 +98,12 @@ def main() -> None:
         db.kill()
 
 
-def links(pid: int) -> list[Path]:
-    """Give the paths of a process' open files."""
-    return list(Path(f"/proc/{pid}/fd").iterdir())
+def watches(pid: int) -> bool:
+    """Say whether a process holds an inotify descriptor; its files come and go meanwhile."""
+    try:
+        return any("inotify" in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
+    except FileNotFoundError:
+        return False
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ One thread does everything but the calls to the database. It reads only while th
 what waits for the database waits in the file. docs/delivery.md has the rules that it follows.
 """
 
+import _thread
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -99,6 +100,7 @@ class Loop:
         self._katib = False
         self._targets: dict[str, int] = {}
         self._barriers = 0
+        self._writing = _thread.allocate_lock()
         self._saved_numbers = -1
         self._dirty = True
         self._saved = 0.0
@@ -436,13 +438,22 @@ class Loop:
     # --- the checkpoint
 
     def _save(self, now: bool = False) -> None:
-        if not now and (not self._dirty or time.monotonic() < self._saved + SAVE):
+        """Save the checkpoint: at once, or beside the work, which a slow disk is not to hold up."""
+        if not now and (not self._dirty or self._writing.locked() or time.monotonic() < self._saved + SAVE):
             return
+        self._writing.acquire()
         self._saved = time.monotonic()
         self._dirty = False
         self._saved_numbers = self._checkpoint.numbers
+        text = self._checkpoint.text()
+        if now:
+            self._write(text)
+        else:
+            _thread.start_new_thread(self._write, (text,))
+
+    def _write(self, text: str) -> None:
         try:
-            self._checkpoint.save()
+            self._checkpoint.write(text)
         except OSError as error:
             self._once.trouble(
                 "save",
@@ -450,10 +461,8 @@ class Loop:
             )
         else:
             self._once.over("save", "the checkpoint can be written again")
-            # What lies before is cleared away only now: a restart reads on from what was saved.
-            for stream in self._checkpoint.streams.values():
-                for tail in self._tails:
-                    tail.acknowledged(stream)
+        finally:
+            self._writing.release()
 
 
 def pod_name() -> str:
