@@ -359,10 +359,13 @@ def settled(chunks: Iterable[list[Row]]) -> Iterator[list[Row]]:
         if held[0].time == last:
             continue
         cut = next(index for index in range(len(held) - 1, -1, -1) if held[index].time != last) + 1
-        yield sorted(held[:cut], key=_moment)
+        yield from _slices(sorted(held[:cut], key=_moment))
         held = held[cut:]
-    if held:
-        yield sorted(held, key=_moment)
+    yield from _slices(sorted(held, key=_moment))
+
+
+def _slices(rows: list[Row]) -> Iterator[list[Row]]:
+    return (rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK))
 
 
 def _moment(row: Row) -> tuple[str, int, int]:
