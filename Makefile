@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CC ?= cc
 
-.PHONY: help install demo test check format lock proto crds tap images clean kube kube-path test-cluster serve review sdk-venv
+.PHONY: help install demo test check format lock proto crds tap images clean kube kube-path test-control-plane cluster cluster-down test-cluster serve review sdk-venv
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -58,15 +58,19 @@ proto: install ## trialtap/api.proto -> trialtap/api.binpb
 
 KUBE_VERSION := 1.36.3
 HELM_VERSION := 4.3.1
+COREDNS_VERSION := 1.14.3
 export KUBEBUILDER_ASSETS ?= $(TRIALTAP_CACHE)/kube-$(KUBE_VERSION)
 KUBE_PROGRAMS := kube-apiserver kube-controller-manager kubectl kube-scheduler kubelet kube-proxy
-kube: $(addprefix $(KUBEBUILDER_ASSETS)/,$(KUBE_PROGRAMS) helm etcd) ## build the control plane (and node) of the cluster tests: 10 minutes the first time
+kube: $(addprefix $(KUBEBUILDER_ASSETS)/,$(KUBE_PROGRAMS) helm coredns etcd) ## build the Kubernetes of the tests: 15 minutes the first time
 
 $(addprefix $(KUBEBUILDER_ASSETS)/,$(KUBE_PROGRAMS)): | $(KUBEBUILDER_ASSETS)
 	cd tests/cluster/kube && CGO_ENABLED=0 go build -p 2 -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=v$(KUBE_VERSION)' -o $@ k8s.io/kubernetes/cmd/$(@F)
 
 $(KUBEBUILDER_ASSETS)/helm: | $(KUBEBUILDER_ASSETS)
 	CGO_ENABLED=0 GOBIN=$(KUBEBUILDER_ASSETS) go install -ldflags '-s -w' helm.sh/helm/v4/cmd/helm@v$(HELM_VERSION)
+
+$(KUBEBUILDER_ASSETS)/coredns: | $(KUBEBUILDER_ASSETS)
+	CGO_ENABLED=0 GOBIN=$(KUBEBUILDER_ASSETS) go install -p 2 -ldflags '-s -w' github.com/coredns/coredns@v$(COREDNS_VERSION)
 
 $(KUBEBUILDER_ASSETS)/etcd: | $(KUBEBUILDER_ASSETS)
 	@etcd=$$(command -v etcd) && ln -s "$$etcd" $@ || { echo 'etcd: install it first (Debian: etcd-server)' >&2; exit 1; }
@@ -77,8 +81,17 @@ $(KUBEBUILDER_ASSETS):
 kube-path: ## say where the control plane is
 	@echo $(KUBEBUILDER_ASSETS)
 
-test-cluster: install kube ## tests on a real API server
+test-control-plane: install kube ## tests on a real API server
 	$(BIN)/pytest -m cluster $(ARGS)
+
+cluster: install kube ## start a whole one-node Kubernetes in a network of its own (root)
+	$(BIN)/python -m tests.support.node up
+
+cluster-down: install ## end it; nothing stays behind
+	$(BIN)/python -m tests.support.node down
+
+test-cluster: install kube ## tests with pods that run: on KUBECONFIG's cluster, else on one of our own for as long
+	$(BIN)/python -m tests.support.node run $(BIN)/pytest -m node $(ARGS)
 
 SAMPLE ?= tests/cases/admission/job-stdout.json
 SERVE := $(or $(TMPDIR),/tmp)/trialtap-serve-$(shell id -u)
