@@ -90,7 +90,7 @@ def main() -> None:
         print(f"                         {idle(process.pid, seconds):.3%} of a core (at most 0.03%)")
         (run / "out.000001").write_text("loss=1\n")
         until(lambda: db.rows("t", "value"))
-        time.sleep(2)
+        time.sleep(5)  # idle: connections are closed after 3 s without a row
         print(f"after it:                {status(process.pid, 'VmRSS') / 1024:.1f} MiB (at most 40)")
         print(f"                         {idle(process.pid, seconds):.3%} of a core (at most 0.03%)")
         process.send_signal(signal.SIGTERM)
