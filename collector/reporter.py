@@ -142,6 +142,7 @@ class Reporter:
         self._heard = 0.0
         self._called = 0.0
         self._quiet = False
+        self._used = False
         self._open: dict[str, tuple[Stream, int]] = {}
         self._until = float("inf")
 
@@ -323,12 +324,15 @@ class Reporter:
         self._quiet = True
         if self._client is not None:
             self._client.close()
-        give_back()
+        if self._used:  # heartbeats alone leave nothing worth the search
+            self._used = False
+            give_back()
 
     def _report(self, client: Calls, request: Request, timeout: float) -> None:
         origin = None
         if self._outbox.origins:
             origin = Origin(request.stream.id, request.first, request.end, request.gap)
+        self._used = True
         next_ = client.report(request.rows, origin, timeout)
         with self._lock:
             events = self._outbox.accepted(request, next_)
