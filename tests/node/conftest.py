@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 
 from tests.support import running
+from trialtap import names
 
 COUNTER = count(1)
 NEEDS = "needs KUBECONFIG, kubectl and helm: `make test-cluster` brings all three"
@@ -31,6 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def release() -> Iterator[float]:
     """trialtap, installed by helm with its controller; gives the seconds that took."""
     yield running.install()
+    # Trials first: the controller removes their finalizer.
+    label = f"{names.INJECTION_LABEL}=enabled"
+    running.kubectl("delete", "namespaces", "-l", label, "--timeout=90s", seconds=100)
     subprocess.run(["helm", "uninstall", "trialtap", "-n", running.HOME, "--ignore-not-found"], check=False)
 
 
