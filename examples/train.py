@@ -54,7 +54,9 @@ def accuracy(weights: list[list[float]], rows: list[Row]) -> float:
 
 def main() -> None:
     """Train and print a line an epoch."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lr", type=float, default=0.05, help="learning rate")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--data", type=Path, default=Path(__file__).with_name("digits.csv.gz"))
