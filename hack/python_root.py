@@ -77,7 +77,7 @@ def copy_python(root: Path) -> None:
 def compile_all(root: Path) -> None:
     """Write bytecode that is never checked against its source, for the root file system is read-only.
 
-    The paths in it are those of the image, so that tracebacks name them.
+    Without docstrings, which the image's PYTHONOPTIMIZE=2 asks for: each sidecar keeps what it loads. The paths in it are those of the image, so that tracebacks name them.
     """
     compileall.compile_dir(
         root,
@@ -85,6 +85,7 @@ def compile_all(root: Path) -> None:
         quiet=2,
         stripdir=str(root),
         prependdir="/",
+        optimize=2,
         invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
     )
 
