@@ -1,6 +1,7 @@
 """Signals reach the training and only it; an early stop ends everything below it; --wait-ready waits."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -45,6 +46,13 @@ def test_every_signal_reaches_the_training_and_only_it(placed: Tap, copy: Copy, 
     assert running.wait() == 0
 
 
+def ignored_here(number: int) -> bool:
+    """Whether this process, and so each that it starts, ignores a signal; Python cannot ask that of 32 and 33."""
+    found = re.search(r"^SigIgn:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found
+    return bool(int(found[1], 16) >> (number - 1) & 1)
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGABRT, *RESERVED, signal.SIGRTMIN, signal.SIGRTMAX]
 )
@@ -52,6 +60,13 @@ def test_the_training_dies_of_a_signal_that_tap_got(placed: Tap, copy: Copy, num
     running = placed.start(*copy.to, "--", "sh", "-c", "ulimit -c 0; echo ready; exec sleep 1000")
     assert running.stdout.readline() == b"ready\n"
     os.kill(running.pid, number)
+    if ignored_here(
+        number
+    ):  # whoever started these tests ignores it, and so does the training, with tap or without
+        time.sleep(0.2)
+        assert running.process.poll() is None
+        number = signal.SIGTERM
+        os.kill(running.pid, number)
     assert running.wait() == 128 + number
     assert copy.end()["signal"] == str(int(number))
 
