@@ -16,12 +16,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.support import running
-from trialtap import names
 
 NAMESPACE = "startup"
 
@@ -47,12 +45,13 @@ class Watch:
 
     def _read(self) -> None:
         assert self._process.stdout
-        decoder, text = json.JSONDecoder(), ""
+        text = ""
         for line in self._process.stdout:
             text += line
-            if line.rstrip() != "}":
-                continue
-            event, _ = decoder.raw_decode(text)
+            try:
+                event = json.loads(text)
+            except ValueError:
+                continue  # the event goes on
             text = ""
             labels = event["object"]["metadata"]["labels"]
             self.created.setdefault(labels["batch.kubernetes.io/job-name"], time.time())
@@ -63,15 +62,16 @@ class Watch:
         self._process.wait()
 
 
-def job(name: str, owner: dict[str, Any] | None) -> dict[str, Any]:
-    """A Job of the Trial's own workload; without an owner, a Job of nobody's."""
-    document: dict[str, Any] = running.trial(NAMESPACE, name, running.training("/training", "1", "10"))[
-        "spec"
-    ]["runSpec"]
-    document["metadata"] = {"name": name, "namespace": NAMESPACE}
-    if owner:
-        document["metadata"]["ownerReferences"] = [owner]
-    return document
+def run_trial(name: str) -> None:
+    """A Trial, to its end: its Job's pod gets a collector."""
+    running.Trial(running.trial(NAMESPACE, name, running.training("/training", "1", "10"))).ended()
+
+
+def run_job(name: str) -> None:
+    """The same Job on its own."""
+    trial = running.trial(NAMESPACE, name, running.training("/training", "1", "10"))
+    running.apply({**trial["spec"]["runSpec"], "metadata": {"name": name, "namespace": NAMESPACE}})
+    running.kubectl("-n", NAMESPACE, "wait", "--for=condition=Complete", f"job/{name}", "--timeout=60s")
 
 
 def first_line(name: str) -> float:
@@ -83,31 +83,21 @@ def first_line(name: str) -> float:
 
 def main(pods: int) -> None:
     """Measure, print, and remove the namespace."""
-    if "trialtap" not in running.kubectl("get", "namespaces"):
+    ours = "trialtap" not in running.helm("list", "--short", "-n", running.HOME)
+    if ours:
         running.install()
     running.apply(running.namespace(NAMESPACE))
     try:
-        # Its Job is never made by the controller: it owns ours.
-        owner = running.trial(NAMESPACE, "owner", running.training("/training", "1", "10"))
-        running.apply(owner)
-        uid = running.get(NAMESPACE, "trial", "owner")["metadata"]["uid"]
-        reference = {"apiVersion": names.API_VERSION, "kind": "Trial", "name": "owner", "uid": uid}
-        time.sleep(15)
         watch = Watch()
         took: dict[str, list[float]] = {"with": [], "without": []}
         time.sleep(2)
         for number in range(pods):
             for kind, values in took.items():
                 name = f"{kind}-{number}"
-                running.apply(job(name, reference if kind == "with" else None))
-                running.kubectl(
-                    "-n",
-                    NAMESPACE,
-                    "wait",
-                    "--for=condition=Complete",
-                    f"job/{name}",
-                    "--timeout=60s",
-                    seconds=70,
+                (run_trial if kind == "with" else run_job)(name)
+                pod = running.get(NAMESPACE, "pods", "-l", f"batch.kubernetes.io/job-name={name}")["items"][0]
+                assert ("initContainers" in pod["spec"]) == (kind == "with"), pod["metadata"].get(
+                    "annotations"
                 )
                 values.append(first_line(name) - watch.created[name])
         watch.close()
@@ -118,7 +108,9 @@ def main(pods: int) -> None:
         added = statistics.median(took["with"]) - statistics.median(took["without"])
         print(f"trialtap adds {added:.2f} s to the start of a training")
     finally:
-        running.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+        running.kubectl("delete", "namespace", NAMESPACE)
+        if ours:
+            running.helm("uninstall", "trialtap", "-n", running.HOME)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ DATABASE = "deployment/trialtap-db-manager"
 def test_a_collector_that_is_killed_three_times_in_a_row_loses_nothing(hpo: str) -> None:
     if not Node().is_up:
         pytest.skip("kills processes on the node itself: unset KUBECONFIG, so that the node is this machine")
-    submitted = Trial(trial(hpo, "killed", training("/training", "1500", "50")))
+    submitted = Trial(trial(hpo, "killed", training("/training", "1200", "50")))
     submitted.training_runs()
     for kills in (1, 2, 3):
         submitted.has_rows(kills * 20)
@@ -29,36 +29,33 @@ def test_a_collector_that_is_killed_three_times_in_a_row_loses_nothing(hpo: str)
         wait_until(partial(restarted, submitted, kills), 60, f"restart {kills} of the collector")
     assert not submitted.conditions("job"), "the training ended before the last restart"
     assert submitted.ended(120).type == "Succeeded"
-    assert submitted.rows() == submitted.wrote() == [str(number) for number in range(1, 1501)]
+    assert submitted.rows() == submitted.wrote() == [str(number) for number in range(1, 1201)]
 
 
-def test_a_database_that_is_away_at_the_very_end_for_a_minute_gets_every_row(hpo: str) -> None:
-    pod = {"terminationGracePeriodSeconds": 150}
-    submitted = Trial(trial(hpo, "waits", training("/training", "60", "50"), pod=pod))
-    submitted.training_runs()
+def test_a_database_that_is_away_at_the_very_end_for_a_minute_gets_every_row_itself_or_from_the_log(
+    hpo: str,
+) -> None:
+    prints = training("/training", "60", "100")
+    patient = Trial(trial(hpo, "patient", prints, pod={"terminationGracePeriodSeconds": 150}))
+    hurried = Trial(trial(hpo, "hurried", prints, pod={"terminationGracePeriodSeconds": 10}))
+    patient.training_runs()
+    hurried.training_runs()
     with database_away():
-        wait_until(lambda: training_ended(submitted), 60, "the training to end")
+        for one in (patient, hurried):
+            wait_until(partial(training_ended, one), 60, "the training to end")
         time.sleep(60)
-    assert submitted.ended(150).type == "Succeeded"
-    assert submitted.rows() == submitted.wrote() == [str(number) for number in range(1, 61)]
+        # Its grace period is over: its pod and Job have ended as if nothing was.
+        assert "Complete" in {c.type for c in hurried.conditions("job")}
+        log = "\n".join(hurried.log(SIDECAR))
+    numbers = [str(number) for number in range(1, 61)]
+    assert patient.ended(150).type == "Succeeded"
+    assert patient.rows() == patient.wrote() == numbers
 
-
-def test_rows_that_the_database_did_not_take_in_time_are_in_the_log_and_can_be_imported(hpo: str) -> None:
-    pod = {"terminationGracePeriodSeconds": 10}
-    submitted = Trial(trial(hpo, "late", training("/training", "60", "100"), pod=pod))
-    submitted.training_runs()
-    with database_away():
-        wait_until(
-            lambda: "Complete" in {c.type for c in submitted.conditions("job")},
-            90,
-            "the Job to complete all the same",
-        )
-        log = "\n".join(submitted.log(SIDECAR))
     with forwarded(6789) as address:
         command = [sys.executable, "-m", "cli", "db", "import", "--db", address, "-"]
         done = subprocess.run(command, input=log, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert submitted.rows() == submitted.wrote() == [str(number) for number in range(1, 61)]
+    assert hurried.rows() == hurried.wrote() == numbers
 
 
 def sidecar(submitted: Trial) -> JSON:

@@ -8,10 +8,11 @@ from itertools import count
 
 import pytest
 
-from tests.support import running
-from tests.support.running import HOME, Trial, get, helm, kubectl, training, trial
+from tests.support.running import HOME, JSON, Trial, get, helm, kubectl, training, trial, upgrade
 
 COMPONENTS = ["webhook", "db-manager", "controller"]
+KEYS = ["webhook", "dbManager", "controller"]
+"""Of the chart's values, in the same order."""
 
 
 def test_helm_test_passes(release: float) -> None:
@@ -21,14 +22,9 @@ def test_helm_test_passes(release: float) -> None:
 def test_an_upgrade_under_load_loses_no_admission_and_no_row(hpo: str) -> None:
     with trials_coming_in(hpo):
         # Every Deployment rolls: the webhook's by its settings, all by a label of their pods.
-        values = ["sidecar.flushGraceSeconds=45", *(f"{name}.podLabels.rolled=yes" for name in KEYS)]
-        settings = [part for value in (*running.VALUES, *values) for part in ("--set", value)]
-        helm("upgrade", "trialtap", running.CHART, "-n", HOME, "--wait", "--timeout=3m", *settings)
+        upgrade("sidecar.flushGraceSeconds=45", *(f"{key}.podLabels.rolled=yes" for key in KEYS))
     for component in COMPONENTS:
         assert {pod["metadata"]["labels"].get("rolled") for pod in pods_of(component)} == {"yes"}
-
-
-KEYS = ["webhook", "dbManager", "controller"]
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -50,9 +46,9 @@ def test_deleting_the_release_s_pods_under_load_loses_no_admission_and_no_row(
             )
 
 
-def pods_of(component: str) -> list[running.JSON]:
+def pods_of(component: str) -> list[JSON]:
     selector = f"app.kubernetes.io/component={component}"
-    pods: list[running.JSON] = get(HOME, "pods", "-l", selector)["items"]
+    pods: list[JSON] = get(HOME, "pods", "-l", selector)["items"]
     return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
@@ -80,6 +76,8 @@ def trials_coming_in(namespace: str) -> Iterator[None]:
         maker.join()
     assert refused == [], "a Trial was not taken"
     assert len(made) > 1
+    events = get(namespace, "events", "--field-selector=reason=FailedCreate")["items"]
+    assert [event["message"] for event in events] == [], "a pod was not admitted at once"
     assert {one.name: one.ended().type for one in made} == {one.name: "Succeeded" for one in made}
     numbers = [str(number) for number in range(1, 41)]
     assert {one.name: one.rows() for one in made} == {one.name: numbers for one in made}

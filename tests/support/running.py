@@ -251,6 +251,15 @@ def following(pod: str, namespace: str, container: str = "training") -> Iterator
 def install(*values: str) -> float:
     """`helm install --wait`; the seconds it took."""
     begun = time.monotonic()
-    settings = [part for value in (*VALUES, *values) for part in ("--set", value)]
-    helm("install", "trialtap", CHART, "-n", HOME, "--create-namespace", "--wait", "--timeout=3m", *settings)
+    helm("install", "trialtap", CHART, "-n", HOME, "--create-namespace", *_settings(values))
     return time.monotonic() - begun
+
+
+def upgrade(*values: str) -> None:
+    """`helm upgrade --wait` to the tests' values and these."""
+    helm("upgrade", "trialtap", CHART, "-n", HOME, *_settings(values))
+
+
+def _settings(values: Sequence[str]) -> list[str]:
+    given = [part for value in (*VALUES, *values) for part in ("--set", value)]
+    return ["--wait", "--timeout=3m", *given]
