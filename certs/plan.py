@@ -246,9 +246,11 @@ def _wanted(state: State, observed: Observed, now: dt.datetime, settings: Settin
     """The Secret as it should be, and why it is not."""
     why = ""
     if state.ca is None and observed.memory.good is not None:
-        lost, state = state, State.read(observed.memory.good, now)
+        restored = State.read(observed.memory.good, now)
         # What somebody put there meanwhile may be published already; it stays trusted like any other.
-        state = replace(state, following=state.following or lost.following)
+        following = state.following or restored.following
+        # A remembered CA that has run out restores nothing: what the Secret holds now keeps its order.
+        state = replace(restored if restored.ca else state, following=following)
         why = "restored from memory" if state.ca else ""
     if state.following and _may_sign(state.following, state, observed, settings):
         state, why = _promote(state, state.following, now, settings), "the next CA signs from now on"

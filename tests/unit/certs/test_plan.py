@@ -359,6 +359,15 @@ def bundles(cluster: Cluster) -> set[bytes]:
     return {entry.bundle for item in cluster.configurations.values() for entry in item.entries.values()}
 
 
+def test_a_cluster_that_slept_until_its_ca_had_run_out_comes_to_rest() -> None:
+    cluster = Cluster()
+    cluster.add_configuration("mutating", 1)
+    for days in (0, 2000, 2000):
+        cluster.seconds += days * 86400
+        cluster.run(320)
+    assert all(cluster.ready(replica) for replica in cluster.replicas)
+
+
 def test_on_an_empty_cluster_the_first_certificate_is_served_at_once() -> None:
     cluster = Cluster()
     cluster.add_configuration("mutating", 2)
