@@ -223,6 +223,7 @@ class Node:
               sandbox_image = "{nodeimages.PAUSE}"
               disable_apparmor = true
               restrict_oom_score_adj = true
+              netns_mounts_under_state_dir = true
               [plugins."io.containerd.grpc.v1.cri".cni]
                 bin_dir = "{CNI}"
                 conf_dir = "{here}/cni"
@@ -312,6 +313,8 @@ class Node:
             subprocess.run(["umount", "-l", mount], check=False, stderr=subprocess.DEVNULL)
         subprocess.run(["ip", "netns", "del", NETWORK], check=False, stderr=subprocess.DEVNULL)
         shutil.rmtree(self.scratch)
+        for empty in (*Path("/sys/fs/cgroup").glob("*/k8s.io"), Path("/run/containerd")):
+            remove_empty(empty)
 
     def _end_kubelet_and_pods(self) -> None:
         """The kubelet first, or it would start again what is ended; then containers, then their sandboxes."""
@@ -396,6 +399,13 @@ def said(begun: float, what: str) -> None:
 def run(*command: str | Path) -> None:
     """Run a command that must succeed."""
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove what containerd makes outside its folders, unless somebody else's is in it."""
+    for path, _, _ in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            Path(path).rmdir()
 
 
 def alive(program: str, pid: int) -> bool:
