@@ -16,7 +16,7 @@ import yaml
 from aiohttp import web
 from prometheus_client import generate_latest
 
-from controller import caches, earlystopping, metrics, mutators
+from controller import caches, earlystopping, metrics, mutators, tls
 from controller.caches import Cache, Key, Workloads
 from controller.conditions import conditions
 from controller.database import Database
@@ -33,7 +33,10 @@ _GAUGE_SECONDS: Final = 5.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run; 0 when told to stop, 1 with one line on stderr when it cannot start."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if bool(args.cert) != bool(args.key):
+        parser.error("--cert and --key go together")
     try:
         asyncio.run(_serve(args))
     except (OSError, ValueError, RuntimeError, yaml.YAMLError, mutators.MutatorError) as error:
@@ -69,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="EarlyStopping over gRPC (default: %(default)s)",
     )
+    parser.add_argument("--cert", type=Path, metavar="FILE", help="serve EarlyStopping over TLS, with --key")
+    parser.add_argument("--key", type=Path, metavar="FILE")
     parser.add_argument(
         "--token-audience", default="", metavar="NAME", help="SetTrialStatus needs a token of this audience"
     )
@@ -209,7 +214,11 @@ async def _serve(args: argparse.Namespace) -> None:
     controller = Controller(api, args)
     caller = earlystopping.TokenReviews(api, args.token_audience) if args.token_audience else None
     server = earlystopping.server(earlystopping.EarlyStopping(api, controller.trials, caller), log)
-    bound = f"{args.listen.rpartition(':')[0]}:{server.add_insecure_port(args.listen)}"
+    if args.cert:
+        port = server.add_secure_port(args.listen, tls.credentials(args.cert, args.key))
+    else:
+        port = server.add_insecure_port(args.listen)
+    bound = f"{args.listen.rpartition(':')[0]}:{port}"
     await server.start()
     running = asyncio.create_task(controller.run())
     async with contextlib.AsyncExitStack() as stack:
