@@ -7,7 +7,6 @@ every write names the version or UID that it was decided on.
 
 import datetime as dt
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from controller.gjson import ConditionError, Met, evaluate
 from trialtap import names
 from trialtap.kinds import defaults_of
 from trialtap.names import UNAVAILABLE
+from trialtap.objects import Objective
 
 JSON = dict[str, Any]
 
@@ -392,7 +392,10 @@ def _early_stopped(seen: Observed) -> tuple[Action, ...]:
 
 
 def _clean(seen: Observed) -> tuple[Action, ...]:
-    """Delete the workload of a trial that has ended, unless the trial keeps it."""
+    """Note the objective's value, and delete the workload of a trial that has ended unless the trial keeps it."""
+    value = _value(seen.trial)
+    if value and seen.annotations.get(names.VALUE_ANNOTATION) != value:
+        return (Annotate({names.VALUE_ANNOTATION: value}),)
     if seen.spec.get("retainRun") or seen.workload is None or not seen.owned:
         return ()
     if seen.workload["metadata"].get("deletionTimestamp"):
@@ -401,6 +404,16 @@ def _clean(seen: Observed) -> tuple[Action, ...]:
     if conditions.has(seen.trial, "EarlyStopped") and alive and seen.waited < STOPPING_SECONDS:
         return (Wait(2.0, settling=True),)
     return (DeleteWorkload(seen.workload["metadata"]["uid"]),)
+
+
+def _value(trial: JSON) -> str:
+    """The objective's value in the observation, by its strategy; "" without one."""
+    objective = Objective.model_validate(trial["spec"].get("objective") or {})
+    strategy = objective.strategies.get(objective.objective_metric_name, "latest")
+    metrics = ((trial.get("status") or {}).get("observation") or {}).get("metrics") or ()
+    found: JSON = next((m for m in metrics if m.get("name") == objective.objective_metric_name), {})
+    value = str(found.get(strategy) or "")
+    return "" if value == UNAVAILABLE else value
 
 
 def _deleted(seen: Observed) -> tuple[Action, ...]:
@@ -448,8 +461,3 @@ def _age(seen: Observed, pod: str) -> float:
         (p["metadata"].get("creationTimestamp") for p in seen.pods if p["metadata"].get("name") == pod), None
     )
     return (seen.now - dt.datetime.fromisoformat(made)).total_seconds() if made else 0.0
-
-
-def objective_of(trial: Mapping[str, Any]) -> str:
-    """Name of the objective metric."""
-    return str(((trial.get("spec") or {}).get("objective") or {}).get("objectiveMetricName") or "")

@@ -26,8 +26,8 @@ _COLUMNS: Final[Mapping[str, tuple[tuple[str, str, int], ...]]] = {
     ),
     "Trial": (
         ("Objective", ".spec.objective.objectiveMetricName", 0),
-        ("Value", ".status.observation.metrics[0].latest", 0),
-        ("Reason", f"{_CONDITION}.reason", 1),
+        ("Value", f".metadata.annotations['{names.VALUE_ANNOTATION}']", 0),
+        ("Reason", f"{_CONDITION}.reason", 0),
     ),
     "Suggestion": (
         ("Requested", ".spec.requests", 0),

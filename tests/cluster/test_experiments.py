@@ -241,7 +241,7 @@ def test_a_trial_is_judged_and_printed(plane: ControlPlane, hpo: str) -> None:
     assert "did you mean" in refused.text
     assert plane.create(trials, named(hpo, trial())).status_code == 201
     listed = plane.kubectl("get", "trials", "-n", hpo).stdout
-    assert listed.split()[:6] == ["NAME", "TYPE", "STATUS", "OBJECTIVE", "VALUE", "AGE"]
+    assert listed.split()[:6] == ["NAME", "TYPE", "STATUS", "OBJECTIVE", "VALUE", "REASON"]
     assert "loss" in listed
     explained = plane.kubectl("explain", "trials.spec.objective.goal").stdout
     assert "The value at which the experiment is done." in explained

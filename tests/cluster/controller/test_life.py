@@ -55,6 +55,10 @@ def test_a_job_trial_succeeds_with_its_observation(
         {"name": "loss", "min": "0.25", "max": "0.5", "latest": "0.3"}
     ]
     assert status["completionTime"]
+    shown = wait_until(
+        lambda: "0.25" in plane.kubectl("get", "trial", "t", "-n", hpo).stdout, 20, "the best value"
+    )
+    assert shown
     wait_until(lambda: plane.client.get(f"{JOBS.format(hpo)}/t").status_code == 404, 30, "the Job to go")
     told = plane.kubectl(
         "get",

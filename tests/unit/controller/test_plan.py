@@ -51,6 +51,7 @@ def test_a_success_has_its_observation_and_its_workload_goes() -> None:
     assert world.state["message"] == "Trial has succeeded. Job message: M"
     assert world.trial["status"]["observation"] == {"metrics": list(GOOD.metrics)}
     assert world.trial["status"]["completionTime"]
+    assert world.trial["metadata"]["annotations"]["trialtap/value"] == "0.1"
     assert world.workload is None
 
 
