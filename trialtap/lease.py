@@ -7,6 +7,7 @@ the version of the object that it was decided on.
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ from trialtap.kube import API, Status, Unreachable, path_of
 _DURATION: Final = 30
 _RENEW_DEADLINE: Final = 20
 _RETRY: Final = 5
+_MISSING: Final = 60
+"""How long a Lease stays missing before it is made again: one that `helm uninstall` took away must not come
+back by a replica that is still ending, or the next install finds it there."""
 _RELEASE_SECONDS: Final = 2.0
 
 
@@ -79,9 +83,16 @@ class _Lock(LeaseLock):
     def __init__(self, api: API, namespace: str, name: str, identity: str) -> None:
         super().__init__(name, namespace, identity, api.client)
         self._api = api
+        self._missing_since = self._missed_at = -float(_MISSING)
 
     async def create(self, name: str, namespace: str, election_record: Any) -> bool:
-        """Make the Lease as ours; False when another was faster, or it is forbidden."""
+        """Make the Lease as ours; False while it is not missing for long, when another was faster, or it is forbidden."""
+        now = time.monotonic()
+        if now - self._missed_at > _RETRY * 4:
+            self._missing_since = now
+        self._missed_at = now
+        if now - self._missing_since < _MISSING:
+            return False
         spec = {
             "holderIdentity": election_record.holder_identity,
             "leaseDurationSeconds": int(election_record.lease_duration),

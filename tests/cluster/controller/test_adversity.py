@@ -142,6 +142,12 @@ def test_a_controller_killed_again_and_again_makes_one_workload_each(
 def test_of_two_replicas_one_acts_and_the_other_takes_over(
     plane: ControlPlane, database: Program, tmp_path: Path, hpo: str
 ) -> None:
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "controller", "namespace": hpo},
+    }
+    plane.apply(lease)
     replicas = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
