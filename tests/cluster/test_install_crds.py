@@ -26,6 +26,7 @@ def established(crd: JSON) -> bool:
 @pytest.fixture
 def release(control_plane: ControlPlane) -> Iterator[Release]:
     """On a cluster without Katib's kinds; what this makes is nobody's at the end."""
+    control_plane.free_trials()
     for name in NAMES:
         control_plane.client.delete(f"{CRDS}/{name}.kubeflow.org")
     for name in NAMES:

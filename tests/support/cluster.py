@@ -139,6 +139,17 @@ class ControlPlane:
         found: JSON = answer.json()
         return found
 
+    def free_trials(self) -> None:
+        """Take every Trial's finalizers away: when no controller is left, they would keep it for ever."""
+        listed = self.client.get("/apis/kubeflow.org/v1beta1/trials")
+        for made in listed.json().get("items", []) if listed.status_code == 200 else ():
+            namespace, name = made["metadata"]["namespace"], made["metadata"]["name"]
+            self.client.patch(
+                f"/apis/kubeflow.org/v1beta1/namespaces/{namespace}/trials/{name}",
+                content='{"metadata": {"finalizers": null}}',
+                headers={"Content-Type": "application/merge-patch+json"},
+            )
+
     def create(self, path: str, body: JSON, **headers: str) -> httpx.Response:
         return self.client.post(path, json=body, headers=headers)
 

@@ -7,9 +7,7 @@ import pytest
 
 from tests.support import manifests
 from tests.support.cluster import ControlPlane
-from tests.support.controlling import (
-    KINDS,
-)
+from tests.support.controlling import KINDS
 from tests.support.programs import Program
 from trialtap import crds
 
@@ -17,13 +15,14 @@ COUNTER = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def plane(control_plane: ControlPlane) -> ControlPlane:
+def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     definitions = [*crds.definitions().values(), *(manifests.crd(*kind) for kind in KINDS)]
     control_plane.apply(*definitions)
     for crd in definitions:
         done = control_plane.kubectl("wait", "--for=condition=Established", f"crd/{crd['metadata']['name']}")
         assert done.returncode == 0, done.stderr
-    return control_plane
+    yield control_plane
+    control_plane.free_trials()
 
 
 @pytest.fixture(scope="module")
