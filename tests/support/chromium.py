@@ -146,9 +146,12 @@ class Browser:
         """Wait until an expression is true (or passes `check`); its value."""
         end = time.monotonic() + seconds
         while True:
-            value = self.evaluate(script)
-            if check(value):
-                return value
+            try:
+                value = self.evaluate(script)
+                if check(value):
+                    return value
+            except AssertionError as error:  # the document, or what is asked of it, is not there yet
+                value = error
             if time.monotonic() > end:
                 raise AssertionError(f"after {seconds} s still {value!r}: {script}")
             time.sleep(0.05)
