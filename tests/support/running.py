@@ -256,8 +256,13 @@ def install(*values: str) -> float:
 
 
 def upgrade(*values: str) -> None:
-    """`helm upgrade --wait` to the tests' values and these."""
+    """`helm upgrade --wait` to the tests' values and these, until nothing answers by the old ones any more."""
     helm("upgrade", "trialtap", CHART, "-n", HOME, *_settings(values))
+
+    def settled() -> bool:
+        return not any(pod["metadata"].get("deletionTimestamp") for pod in get(HOME, "pods")["items"])
+
+    wait_until(settled, 60, "the old pods to go")
 
 
 def _settings(values: Sequence[str]) -> list[str]:
