@@ -1,6 +1,7 @@
 """The controller with 125, 250 and 500 trials at once: writes and memory a trial, as a ratio to the smallest run.
 
-Needs KUBEBUILDER_ASSETS (make kube). Linear means ratios near 1.
+Needs KUBEBUILDER_ASSETS (make kube) and the root on the path: `PYTHONPATH=. .venv/bin/python bench/controller.py`.
+Linear means ratios near 1.
 """
 
 import re
