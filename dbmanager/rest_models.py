@@ -16,7 +16,7 @@ Name = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]*$")
 class Model(BaseModel):
     """camelCase on the wire, unknown fields refused."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", strict=True)
 
 
 class Fault(Model):
