@@ -233,6 +233,22 @@ async def test_a_namespace_that_cannot_be_read_is_named_as_our_fault() -> None:
     assert (refused.value.reason, refused.value.code) == (Reason.CONFIGURATION, 500)
 
 
+class Unread(ObjectsCluster):
+    """An API server that knows the namespace and lets us read nothing else."""
+
+    async def get(self, api_version: str, kind: str, namespace: str, name: str) -> JSON:
+        raise Unreadable("403: configmaps is forbidden")
+
+
+async def test_a_template_that_cannot_be_read_names_the_missing_right() -> None:
+    asked = request(from_config_map())
+    verdict = await handlers.validate_experiment(asked, Unread([LABELLED]), SETTINGS)
+    assert verdict.refusal is not None
+    assert [cause.field for cause in verdict.refusal.causes] == ["spec.trialTemplate.configMap"]
+    assert "needs get on configmaps" in str(verdict.refusal)
+    assert "403" in str(verdict.refusal)
+
+
 async def test_a_katib_config_that_is_none_is_named_as_the_clusters_fault() -> None:
     config = {
         "apiVersion": "v1",
