@@ -7,7 +7,7 @@ every write names the version or UID that it was decided on.
 
 import datetime as dt
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from controller import conditions, failures
@@ -77,13 +77,18 @@ class Observed:
     """Seconds since the workload was first seen to have ended, or the trial to be stopped early."""
     next_index: int = 1
     """The running number that a new trial of the experiment gets."""
-    spec: JSON = field(init=False)
-    metadata: JSON = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Derive what is read everywhere."""
-        object.__setattr__(self, "spec", self.trial.get("spec") or {})
-        object.__setattr__(self, "metadata", self.trial["metadata"])
+    @property
+    def spec(self) -> JSON:
+        """The Trial's spec."""
+        held: JSON = self.trial.get("spec") or {}
+        return held
+
+    @property
+    def metadata(self) -> JSON:
+        """The Trial's metadata."""
+        held: JSON = self.trial["metadata"]
+        return held
 
     @property
     def annotations(self) -> JSON:
@@ -170,7 +175,7 @@ def _follow(seen: Observed, metadata: JSON) -> tuple[Action, ...]:
 
 def _create(seen: Observed) -> tuple[Action, ...]:
     """Make the workload; why that did not go well the last time is shown meanwhile."""
-    shown = _hold(seen, seen.trouble) if seen.trouble else _hold(seen, "")
+    shown = _hold(seen, seen.trouble)
     return (
         *(action for action in shown if not isinstance(action, Wait)),
         Create(workload_of(seen.trial, seen.attempt)),
